@@ -1,0 +1,251 @@
+"""What was sighted, and what is known of the machine: ranked pitfalls, each with what speaks for it and against it.
+
+Text alone never decides between entries that a line fits equally: all are listed, none above medium confidence, until a
+fact (or other text) confirms one or rules the others out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gpucheck.diagnose.conditions import Reason, Truth, judge_fact
+from gpucheck.diagnose.lexicon import Role
+from gpucheck.diagnose.tone import Tone
+from gpucheck.pitfalls import FactTest, TextTest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gpucheck.diagnose.scan import Place, Sighting
+    from gpucheck.facts.fact import Facts
+    from gpucheck.pitfalls import Pitfall
+
+MOST_ANSWERS = 3
+# Fixed characters of a pattern: below the first it could stand anywhere, from the second on it names one message.
+FAIR_LETTERS = 9
+STRONG_LETTERS = 14
+# Another entry's match on the same line is the better one when it fixes this much more of it.
+BETTER_LETTERS = 8
+
+
+class Confidence(str, Enum):
+    """How sure an answer is; low is below the floor: a hint, not an answer."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    __str__ = str.__str__
+
+
+_RANK = {Confidence.HIGH: 2, Confidence.MEDIUM: 1, Confidence.LOW: 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One pitfall that the text and the facts speak for.
+
+    ``rivals`` fit the same message as well, ``follows`` is the other answer of which this one is a consequence.
+    """
+
+    pitfall: Pitfall
+    confidence: Confidence
+    places: tuple[Place, ...]
+    reasons: tuple[Reason, ...] = ()
+    rivals: tuple[Pitfall, ...] = ()
+    follows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A pitfall that the text fits, and the condition that rules it out."""
+
+    pitfall: Pitfall
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Answers, best first, at most three; and what the text fits but a fact excludes."""
+
+    answers: tuple[Answer, ...]
+    ruled_out: tuple[RuledOut, ...] = ()
+
+    @property
+    def found(self) -> tuple[Answer, ...]:
+        """The answers above the floor."""
+        return tuple(answer for answer in self.answers if answer.confidence is not Confidence.LOW)
+
+
+@dataclass(slots=True)
+class _Case:
+    """One pitfall under judgement."""
+
+    pitfall: Pitfall
+    sightings: list[Sighting]
+    reasons: list[Reason] = field(default_factory=list)
+    excluded: Reason | None = None
+    rivals: list[str] = field(default_factory=list)
+    lost: set[Place] = field(default_factory=set)
+    follows: str = ""
+    confidence: Confidence = Confidence.LOW
+
+    def usable(self) -> list[Sighting]:
+        """Sightings that speak of a failure, on lines that no other entry explains better."""
+        return [s for s in self.sightings if s.tone is Tone.FAILURE and s.place not in self.lost]
+
+    def letters(self) -> int:
+        """Fixed characters of the best pattern seen; hints do not count."""
+        return max((_fixed(s) for s in self.usable() if s.pattern.role is Role.SYMPTOM), default=0)
+
+    def decided(self) -> bool:
+        """Whether a condition confirms it."""
+        return any(reason.truth is Truth.YES for reason in self.reasons)
+
+    def doubted(self) -> bool:
+        """Whether conditions were looked at and every one of them speaks against it."""
+        truths = {reason.truth for reason in self.reasons} - {Truth.UNKNOWN}
+        return truths == {Truth.NO}
+
+    def first(self) -> tuple[str, int]:
+        """Where it was first seen."""
+        places = [s.place for s in self.usable()] or [s.place for s in self.sightings]
+        return min((place.source, place.line) for place in places)
+
+    def order(self) -> tuple[float, ...]:
+        """Sorts cases: the greater the better."""
+        weights = [r.weight if r.truth is Truth.YES else -0.4 * (r.truth is Truth.NO) for r in self.reasons]
+        letters = min(self.letters(), 60) / 60
+        distinct = len({s.pattern for s in self.usable()}) / 10
+        return (_RANK[self.confidence], -bool(self.follows), sum(weights) + letters + distinct, -self.first()[1])
+
+
+def wanted_facts(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> tuple[str, ...]:
+    """Names of the facts that can decide between the pitfalls that were sighted."""
+    ids = dict.fromkeys(s.pattern.pitfall for s in sightings if s.pattern.role.names)
+    return tuple(dict.fromkeys(name for pitfall_id in ids for name in pitfalls[pitfall_id].facts()))
+
+
+def judge(sightings: Sequence[Sighting], pitfalls: Mapping[str, Pitfall], facts: Facts | None) -> Diagnosis:
+    """Ranks what was sighted. ``facts`` is None where none were read: then no fact decides."""
+    cases = _cases(sightings, pitfalls)
+    for case in cases.values():
+        _weigh(case, sightings, facts)
+    alive = {name: case for name, case in cases.items() if case.excluded is None}
+    _compare(alive)
+    for case in alive.values():
+        case.confidence = _confidence(case, alive)
+    for case in alive.values():
+        _place_after_its_cause(case, alive)
+    ranked = sorted(alive.values(), key=_Case.order, reverse=True)
+    answers = tuple(_answer(case, pitfalls) for case in _listed(ranked))
+    return Diagnosis(answers, tuple(RuledOut(c.pitfall, c.excluded) for c in cases.values() if c.excluded))
+
+
+def _cases(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> dict[str, _Case]:
+    by_id: dict[str, list[Sighting]] = defaultdict(list)
+    for sighting in sightings:
+        if sighting.pattern.role.names:
+            by_id[sighting.pattern.pitfall].append(sighting)
+    return {name: _Case(pitfalls[name], found) for name, found in by_id.items()}
+
+
+def _weigh(case: _Case, sightings: Sequence[Sighting], facts: Facts | None) -> None:
+    """Judges the conditions of one case."""
+    for test in case.pitfall.confirm:
+        case.reasons.append(_reason(test, case, sightings, facts, Role.CONFIRMS))
+    for test in case.pitfall.rule_out:
+        reason = _reason(test, case, sightings, facts, Role.RULES_OUT)
+        if reason.truth is Truth.YES and case.excluded is None:
+            case.excluded = reason
+
+
+def _reason(
+    test: FactTest | TextTest, case: _Case, sightings: Sequence[Sighting], facts: Facts | None, role: Role
+) -> Reason:
+    if isinstance(test, FactTest):
+        return judge_fact(test, facts)
+    # Text on the symptom's own line belongs to the message that several entries may share: it decides nothing.
+    own = {(s.place.source, s.place.line) for s in case.sightings} if role is Role.CONFIRMS else set()
+    for s in sightings:
+        matches = s.pattern.pitfall == case.pitfall.id and s.pattern.role is role and s.pattern.text == test.pattern
+        if matches and (s.place.source, s.place.line) not in own:
+            return Reason(Truth.YES, f"line {s.place.line}", s.place.text[s.place.start : s.place.end], test.weight)
+    return Reason(Truth.UNKNOWN, "the log", f"{test.pattern} is not in it", test.weight)
+
+
+def _compare(cases: Mapping[str, _Case]) -> None:
+    """Finds, line by line, which entries explain it best, and which are rivals there."""
+    by_line: dict[tuple[str, int], list[Sighting]] = defaultdict(list)
+    for case in cases.values():
+        for sighting in case.sightings:
+            by_line[sighting.place.source, sighting.place.line].append(sighting)
+    rivals: dict[str, dict[str, None]] = defaultdict(dict)
+    for group in by_line.values():
+        for mine in group:
+            for other in group:
+                _meet(mine, other, cases, rivals)
+    for name, case in cases.items():
+        case.rivals = list(rivals[name])
+
+
+def _meet(mine: Sighting, other: Sighting, cases: Mapping[str, _Case], rivals: dict[str, dict[str, None]]) -> None:
+    left, right = mine.pattern.pitfall, other.pattern.pitfall
+    shared = right in cases[left].pitfall.shares or left in cases[right].pitfall.shares
+    if left == right or not (shared or _overlap(mine.place, other.place)):
+        return
+    if not shared and _fixed(other) >= _fixed(mine) + BETTER_LETTERS:
+        cases[left].lost.add(mine.place)
+    elif shared or _fixed(mine) < _fixed(other) + BETTER_LETTERS:
+        rivals[left][right] = None
+
+
+def _fixed(sighting: Sighting) -> int:
+    return min(sighting.pattern.letters, sighting.place.end - sighting.place.start)
+
+
+def _overlap(left: Place, right: Place) -> bool:
+    # Texts differ where only one of them had to be unescaped; then offsets cannot be compared.
+    return left.text != right.text or (left.start < right.end and right.start < left.end)
+
+
+def _confidence(case: _Case, alive: Mapping[str, _Case]) -> Confidence:
+    letters = case.letters()
+    if letters < FAIR_LETTERS:
+        return Confidence.MEDIUM if case.decided() and case.usable() else Confidence.LOW
+    if case.doubted():
+        return Confidence.MEDIUM if not case.rivals else Confidence.LOW
+    if case.decided():
+        tied = any(alive[rival].decided() for rival in case.rivals)
+        return Confidence.MEDIUM if tied else Confidence.HIGH
+    if any(alive[rival].decided() for rival in case.rivals):
+        return Confidence.LOW
+    return Confidence.HIGH if letters >= STRONG_LETTERS and not case.rivals else Confidence.MEDIUM
+
+
+def _place_after_its_cause(case: _Case, alive: Mapping[str, _Case]) -> None:
+    for name in case.pitfall.follows:
+        cause = alive.get(name)
+        if cause and case.pitfall.id not in cause.pitfall.follows and _RANK[cause.confidence] > 0:
+            case.follows = name
+            case.confidence = min(case.confidence, cause.confidence, key=_RANK.__getitem__)
+            return
+
+
+def _listed(ranked: Sequence[_Case]) -> list[_Case]:
+    """The best three; hints only where nothing is sure, and as rivals of an answer."""
+    sure = [case for case in ranked if case.confidence is not Confidence.LOW]
+    named = {rival for case in sure for rival in case.rivals}
+    rest = [c for c in ranked if c.confidence is Confidence.LOW and (not sure or c.pitfall.id in named)]
+    return [*sure, *rest][:MOST_ANSWERS]
+
+
+def _answer(case: _Case, pitfalls: Mapping[str, Pitfall]) -> Answer:
+    found = case.usable() or case.sightings
+    places = dict.fromkeys(s.place for s in sorted(found, key=lambda s: (s.place.source, s.place.line)))
+    by_line = {(place.source, place.line): place for place in places}
+    rivals = tuple(pitfalls[name] for name in case.rivals)
+    return Answer(case.pitfall, case.confidence, tuple(by_line.values()), tuple(case.reasons), rivals, case.follows)

@@ -1,0 +1,123 @@
+"""A container as a frozen description, and that description in the engine's own terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RUNC = "runc"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A path of the host in the container. Read-only ones are split at the host's mount points, see ``mirror.split``."""
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeMount:
+    """A named volume in the container."""
+
+    name: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What to run and in what surroundings. Safe by default: no network, no capabilities, nothing writable but /tmp.
+
+    ``image`` None means the mirror image; ``user`` ``uid:gid``, None: the invoking one; ``shm_bytes`` None: the engine's
+    default; ``ipc`` "private" or "host"; ``gpus`` is the engine's own device request, ``devices`` are device nodes.
+    """
+
+    argv: tuple[str, ...] = ()
+    image: str | None = None
+    shm_bytes: int | None = None
+    ipc: str = "private"
+    binds: tuple[Bind, ...] = ()
+    volumes: tuple[VolumeMount, ...] = ()
+    user: str | None = None
+    network: str = "none"
+    hostname: str = "localhost"
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    ulimits: Mapping[str, int] = field(default_factory=dict)
+    cap_add: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    gpus: Mapping[str, Any] | None = None
+    read_only: bool = True
+    runtime: str | None = RUNC
+    extra_hosts: tuple[str, ...] = ()
+
+
+def mount(bind: Bind) -> dict[str, Any]:
+    """A bind in the engine's terms. Never recursive: before Engine 25 ``ro`` does not reach mounts below."""
+    options = {"NonRecursive": True, "Propagation": "rprivate"}
+    return {
+        "Type": "bind",
+        "Source": bind.source,
+        "Target": bind.target,
+        "ReadOnly": bind.read_only,
+        "BindOptions": options,
+    }
+
+
+def _volume(volume: VolumeMount) -> dict[str, Any]:
+    return {"Type": "volume", "Source": volume.name, "Target": volume.target, "ReadOnly": volume.read_only}
+
+
+def _device(node: str) -> dict[str, str]:
+    return {"PathOnHost": node, "PathInContainer": node, "CgroupPermissions": "rwm"}
+
+
+def _optional(container: Container) -> dict[str, Any]:
+    wanted = {
+        "ShmSize": container.shm_bytes,
+        "Memory": container.memory_bytes,
+        "MemorySwap": container.memory_bytes,
+        "NanoCpus": int(container.cpus * 1e9) if container.cpus else None,
+        "PidsLimit": container.pids,
+        "DeviceRequests": [dict(container.gpus)] if container.gpus else None,
+        "Runtime": container.runtime,
+        "ExtraHosts": list(container.extra_hosts) or None,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def create(container: Container, image: str, mounts: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> Any:
+    """The body of the engine's ``/containers/create``."""
+    host = {
+        "NetworkMode": container.network,
+        "IpcMode": container.ipc,
+        "CapDrop": ["ALL"],
+        "CapAdd": list(container.cap_add),
+        "SecurityOpt": ["no-new-privileges"],
+        "ReadonlyRootfs": container.read_only,
+        "Tmpfs": {"/tmp": "rw,size=512m,mode=1777"} if container.read_only else {},  # noqa: S108 - the container's own
+        "Mounts": [*mounts, *(_volume(v) for v in container.volumes)],
+        "Devices": [_device(node) for node in container.devices],
+        "Ulimits": [{"Name": n, "Soft": v, "Hard": v} for n, v in container.ulimits.items()],
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "2m", "max-file": "1"}},
+        **_optional(container),
+    }
+    body = {
+        "Image": image,
+        "Cmd": list(container.argv),
+        "Entrypoint": [],
+        "User": container.user or "",
+        "Env": [f"{name}={value}" for name, value in container.env.items()],
+        "Labels": dict(labels),
+        "WorkingDir": "/tmp",  # noqa: S108 - as above
+        "HostConfig": host,
+    }
+    # With the host's network the engine refuses a host name of one's own.
+    return body if container.network == "host" else body | {"Hostname": container.hostname}

@@ -1,0 +1,179 @@
+"""A diagnosis as lines of text and as JSON. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.diagnose import Confidence, Truth
+from gpucheck.diagnose.conditions import judge_fact
+from gpucheck.explain.layout import COLUMNS, clipped, command, printable, width, wrapped
+from gpucheck.explain.phrases import PHRASES, Phrases
+from gpucheck.pitfalls import FactTest
+from gpucheck.redact import redact
+from gpucheck.words import fill
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpucheck.diagnose import Answer, Diagnosis, Place, Reason
+    from gpucheck.facts import Facts
+    from gpucheck.pitfalls import Pitfall
+
+SHOWN_PLACES = 2
+SHOWN_REASONS = 3
+SHOWN_RIVALS = 6
+_LABEL_COLUMNS = 10
+
+
+def entry_as_json(pitfall: Pitfall, facts: Facts | None, language: str) -> dict[str, Any]:
+    """A pitfall as a JSON object."""
+    words = pitfall.words(language)
+    return {
+        "pitfall": pitfall.id,
+        "headline": fill(words.headline, {}, facts),
+        "cause": fill(words.cause, {}, facts),
+        "wrong_guess": words.wrong_guess,
+        "remedy": fill(words.remedy, {}, facts),
+        "commands": [fill(text, {}, facts) for text in pitfall.commands],
+        "safety": pitfall.safety.value,
+        "ask": pitfall.ask or None,
+        "probe": pitfall.probe or None,
+        "sources": list(pitfall.sources),
+    }
+
+
+def as_json(answer: Answer, facts: Facts | None, language: str) -> dict[str, Any]:
+    """One answer as a JSON object: the pitfall, and what this log and these facts say of it."""
+    return {
+        **entry_as_json(answer.pitfall, facts, language),
+        "confidence": answer.confidence.value,
+        "lines": [
+            {"source": p.source, "line": p.line, "text": redact(printable(p.text).strip())} for p in answer.places
+        ],
+        "confirmed_by": _texts(answer, Truth.YES),
+        "contradicted_by": _texts(answer, Truth.NO),
+        "undecided": _texts(answer, Truth.UNKNOWN),
+        "rivals": [{"pitfall": r.id, "headline": r.words(language).headline, "ask": r.ask} for r in answer.rivals],
+        "follows": answer.follows or None,
+    }
+
+
+def _texts(answer: Answer, truth: Truth) -> list[str]:
+    return [redact(printable(_reason(r))) for r in answer.reasons if r.truth is truth]
+
+
+def _reason(reason: Reason) -> str:
+    return f"{reason.subject}: {reason.text}" if reason.subject.startswith("line ") else reason.text
+
+
+def as_text(diagnosis: Diagnosis, facts: Facts | None, language: str, *, source: str, size: str) -> Iterator[str]:
+    """The whole answer, at most three pitfalls, or that nothing is known and what to collect."""
+    say = PHRASES[language]
+    if not diagnosis.found:
+        yield from _unsure(diagnosis, say, language, source=source, size=size)
+        return
+    for number, answer in enumerate(diagnosis.answers, 1):
+        if number > 1:
+            yield ""
+        yield from _answer(answer, number, facts, say, language)
+    for out in diagnosis.ruled_out:
+        yield ""
+        yield from wrapped(say.ruled_out.format(pitfall=out.pitfall.id, reason=printable(_reason(out.reason))), COLUMNS)
+
+
+def _unsure(diagnosis: Diagnosis, say: Phrases, language: str, *, source: str, size: str) -> Iterator[str]:
+    if diagnosis.answers:
+        yield say.unsure
+        yield say.hints
+        for answer in diagnosis.answers:
+            headline = answer.pitfall.words(language).headline
+            yield from _indented(f"{answer.pitfall.id}: {headline}", "  - ")
+            yield from (line for place in answer.places[:1] for line in _place(place, say, "    "))
+    else:
+        yield from wrapped(say.nothing.format(size=size, source=printable(source)), COLUMNS)
+    yield say.collect
+    asks = dict.fromkeys(answer.pitfall.ask for answer in diagnosis.answers if answer.pitfall.ask)
+    for text in (*asks, *say.collect_list):
+        yield from _indented(text, "  - ")
+
+
+def _answer(answer: Answer, number: int, facts: Facts | None, say: Phrases, language: str) -> Iterator[str]:
+    level = say.confidence.format(level=getattr(say, answer.confidence.value))
+    words = answer.pitfall.words(language)
+    yield from _indented(f"{fill(words.headline, {}, facts)}", f"{number}. ")
+    yield f"   {answer.pitfall.id}, {level}"
+    for place in answer.places[:SHOWN_PLACES]:
+        yield from _place(place, say, _label(say.seen))
+    if more := len(answer.places) - SHOWN_PLACES:
+        yield from ([" " * _LABEL_COLUMNS + say.more.format(count=more)] if more > 0 else [])
+    yield from _entry(answer.pitfall, facts, say, language)
+    for text in _why(answer, say):
+        yield from _indented(text, _label(say.why))
+
+
+def entry_as_text(pitfall: Pitfall, facts: Facts | None, language: str) -> Iterator[str]:
+    """A pitfall by its id: its words, and what the facts of a machine say of it."""
+    say = PHRASES[language]
+    yield from _indented(fill(pitfall.words(language).headline, {}, facts), f"{pitfall.id}: ")
+    yield from _entry(pitfall, facts, say, language)
+    tests = [(test, say.for_it) for test in pitfall.confirm] + [(test, say.excludes) for test in pitfall.rule_out]
+    for test, wording in tests:
+        if isinstance(test, FactTest) and (reason := judge_fact(test, facts)).truth is Truth.YES:
+            yield from _indented(wording.format(reason=reason.text), _label(say.here))
+    if pitfall.ask:
+        yield from _indented(say.decide.format(ask=pitfall.ask), _label(say.why))
+    for label, values in ((say.probe, [pitfall.probe]), (say.sources, pitfall.sources)):
+        if text := ", ".join(filter(None, values)):
+            yield from _indented(text, _label(label))
+
+
+def _entry(pitfall: Pitfall, facts: Facts | None, say: Phrases, language: str) -> Iterator[str]:
+    words = pitfall.words(language)
+    yield from _indented(fill(words.cause, {}, facts), _label(say.cause))
+    yield from _indented(words.wrong_guess, _label(say.wrong_guess))
+    yield from _indented(fill(words.remedy, {}, facts), _label(say.remedy))
+    label = _label(say.commands)
+    for text in pitfall.commands:
+        yield from _lines(command(fill(text, {}, facts), COLUMNS - _LABEL_COLUMNS), label)
+        label = " " * _LABEL_COLUMNS
+    if pitfall.commands:
+        yield (" " * _LABEL_COLUMNS + f"({getattr(say, pitfall.safety.value.replace('-', '_'))})")
+
+
+def _why(answer: Answer, say: Phrases) -> Iterator[str]:
+    """What the confidence rests on."""
+    if answer.follows:
+        yield say.consequence.format(cause=answer.follows)
+    confirmed, against = _texts(answer, Truth.YES), _texts(answer, Truth.NO)
+    for text in confirmed[:SHOWN_REASONS]:
+        yield say.for_it.format(reason=text)
+    for text in against[:SHOWN_REASONS]:
+        yield say.against_it.format(reason=text)
+    if not confirmed and not answer.rivals:
+        yield say.text_weak if answer.confidence is Confidence.LOW else say.text_only
+    if answer.rivals:
+        yield say.shared.format(rivals=", ".join(rival.id for rival in answer.rivals[:SHOWN_RIVALS]))
+    if answer.pitfall.ask and answer.confidence is not Confidence.HIGH:
+        yield say.decide.format(ask=answer.pitfall.ask)
+
+
+def _place(place: Place, say: Phrases, label: str) -> Iterator[str]:
+    where = f"{clipped(printable(place.source), 30)}, {say.line.format(line=place.line)}: "
+    text = redact(printable(place.text))
+    lead = len(text) - len(text.lstrip())
+    room = COLUMNS - width(label) - width(where)
+    yield label + where + clipped(text.strip(), room, around=max(0, place.start - lead))
+
+
+def _label(text: str) -> str:
+    return text + " " * max(1, _LABEL_COLUMNS - width(text))
+
+
+def _indented(text: str, label: str) -> Iterator[str]:
+    yield from _lines(wrapped(printable(text), COLUMNS - width(label)), label)
+
+
+def _lines(lines: Iterator[str], label: str) -> Iterator[str]:
+    for line in lines:
+        yield label + line
+        label = " " * width(label)

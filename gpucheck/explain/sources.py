@@ -1,0 +1,129 @@
+"""Where `gpucheck explain` reads from: logs, a record's facts, this machine."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import sys
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.diagnose.clean import unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpucheck.diagnose import Scan
+    from gpucheck.facts import Fact, Facts
+
+PROGRESS_EVERY_S = 0.25
+_MB = 1_000_000
+
+
+class Unreadable(Exception):
+    """Something that was asked for could not be read: what, and why."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Tells on a terminal how far the reading is; says nothing elsewhere."""
+
+    shown_at: float = 0.0
+    started: float = 0.0
+    shown: bool = False
+
+    def __call__(self, bytes_read: int) -> None:
+        """Shows the number of bytes read, now and then."""
+        now = time.monotonic()
+        self.started = self.started or now
+        if now - max(self.shown_at, self.started) < PROGRESS_EVERY_S or not sys.stderr.isatty():
+            return
+        self.shown_at, self.shown = now, True
+        sys.stderr.write(f"\rreading: {bytes_read / _MB:,.0f} MB, {now - self.started:.0f} s ")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Takes the line away again."""
+        if self.shown:
+            sys.stderr.write("\r" + " " * 40 + "\r")
+
+
+def read_logs(scan: Scan, names: Iterable[str]) -> list[str]:
+    """Scans every log (``-`` is standard input); what could not be read, one message each."""
+    progress, problems = Progress(), []
+    for name in names:
+        try:
+            _read_log(scan, name, progress)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            problems.append(f"{name}: {getattr(error, 'strerror', None) or error}")
+    progress.clear()
+    return problems
+
+
+def _read_log(scan: Scan, name: str, progress: Progress) -> None:
+    if name == "-":
+        scan.read(unpacked(sys.stdin.buffer), "stdin", progress)
+        return
+    with Path(name).open("rb") as raw:
+        scan.read(unpacked(raw), name, progress)
+
+
+def facts_of_record(path: Path) -> Facts:
+    """The facts of the last run in a record file. Raises :class:`Unreadable`."""
+    found: dict[str, Any] | None = None
+    for row in _rows(path):
+        if isinstance(row, dict) and row.get("kind") == "run" and isinstance(row.get("facts"), dict):
+            found = row["facts"]
+    if found is None:
+        raise Unreadable(f"{path}: not a record: no row of kind `run` with `facts`")
+    # Imported here, as below: the readers of facts take a third of the command's start, and most logs need none.
+    from gpucheck.facts import Facts
+
+    return Facts(_fact(path, name, row) for name, row in found.items())
+
+
+def _rows(path: Path) -> list[Any]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError):
+            # The last line may be torn: the run that wrote it died.
+            if number < len(lines):
+                raise Unreadable(f"{path}, line {number}: not JSON, so not a record") from None
+    return rows
+
+
+def _fact(path: Path, name: str, row: object) -> Fact:
+    if not isinstance(row, dict) or not row.keys() & {"value", "unknown", "why"}:
+        raise Unreadable(f"{path}: fact {name!r} is neither {{value, source}} nor {{unknown, source}}")
+    source = str(row.get("source", ""))
+    from gpucheck.facts import Fact
+
+    if "value" in row:
+        return Fact(name, row["value"], source)
+    return Fact(name, None, source, str(row.get("unknown") or row.get("why") or "unknown"))
+
+
+def facts_of_host(names: tuple[str, ...]) -> Facts | None:
+    """The facts of this machine that are asked for, and no others; None, and nothing is read, when none is."""
+    if not names:
+        return None
+    from gpucheck import facts
+
+    return facts.read(names)
+
+
+def file_here(name: str) -> bool:
+    """Whether ``name`` is a file or folder (or ``-``)."""
+    try:
+        return name == "-" or Path(name).exists()
+    except (OSError, ValueError):
+        return False

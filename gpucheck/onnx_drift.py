@@ -1,0 +1,137 @@
+"""What ``payload/onnx_compare.py`` measured, as evidence: is there drift, on which side, who ran it. Pure, a leaf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SAMPLE = "sample"
+"""The case that is the exporter's own sample: agreement on it alone shows nothing."""
+_SIDES = {
+    (False, False): "neither is past tolerance of a float64 run, only of the other",
+    (True, False): "ONNX Runtime's answer is the wrong one",
+    (False, True): "PyTorch's own float32 answer is the wrong one",
+    (True, True): "both are far from a float64 run",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One output of one case. ``apart`` and the rest are distances as the payload gives them; None: not measured."""
+
+    model: str
+    case: str
+    batch: int
+    output: int
+    measured: Mapping[str, Any]
+
+    def beyond(self, which: str) -> int:
+        """How many elements are past tolerance by that distance; 0 where it was not measured."""
+        distance = self.measured.get(which)
+        return int(distance["beyond"]) if distance else 0
+
+    @property
+    def mismatch(self) -> str | None:
+        """Another type or shape than PyTorch's."""
+        found: str | None = self.measured.get("mismatch")
+        return found
+
+    @property
+    def right(self) -> bool:
+        """Whether ONNX Runtime agrees with PyTorch and both with the referee."""
+        distances = ("apart", "onnx_from_referee", "torch_from_referee")
+        return self.measured["elements"] > 0 and not self.mismatch and not any(self.beyond(one) for one in distances)
+
+    @property
+    def share(self) -> float:
+        """The worst error as a share of what is allowed; infinite when something is not finite."""
+        worst = self.measured["apart"]["worst_share"] if "apart" in self.measured else None
+        return float("inf") if worst is None else float(worst)
+
+    def line(self) -> str:
+        """One line about a wrong output."""
+        what = f"{self.model}, {self.case} input (batch {self.batch})"
+        if self.mismatch:
+            expected = f"{self.measured['dtype']} {self.measured['expected_shape']}"
+            return f"{what}: ONNX Runtime gives {self.mismatch}, PyTorch {expected}"
+        apart = self.measured["apart"]
+        worst = "not finite" if apart["worst"] is None else f"worst error {apart['worst']:.2g} at up to {self._size()}"
+        return f"{what}: {apart['beyond']} of {self.measured['elements']} elements past tolerance, {worst}"
+
+    def _size(self) -> str:
+        return "infinity" if self.measured["largest"] is None else f"{self.measured['largest']:.2g}"
+
+
+def outputs(name: str, model: Mapping[str, Any]) -> Iterator[Compared]:
+    """Every output of every case that ran."""
+    for case in model.get("cases", ()):
+        for number, measured in enumerate(case.get("outputs", ())):
+            yield Compared(name, case["name"], case["batch"], number, measured)
+
+
+def slips(model: Mapping[str, Any]) -> list[str]:
+    """Why agreement would be no evidence: only the sample compared, one batch size, nothing that depends on the input."""
+    cases = model["cases"]
+    others = [case for case in cases if case["name"] != SAMPLE]
+    sizes = {case["batch"] for case in cases}
+    found = []
+    if not others or any(not case["outputs"] for case in cases if "outputs" in case):
+        found.append("nothing but the export sample was compared")
+    if len(sizes) < 2 or 1 not in sizes:
+        found.append(f"batch sizes {sorted(sizes)} only")
+    if model["unmoved"]:
+        found.append(f"output {model['unmoved'][0]} is the same whatever the input")
+    if not model["nodes"]:
+        found.append("no node left a trace in ONNX Runtime's profile")
+    return found
+
+
+def drift(name: str, model: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an exported model, a line each, then which side and since when; empty when all is right."""
+    refusals = [
+        f"{name}, {case['name']} input (batch {case['batch']}): {' '.join(case['refused'].split())[:300]}"
+        for case in model["cases"]
+        if "refused" in case
+    ]
+    wrong = [one for one in outputs(name, model) if not one.right]
+    lines = refusals + [one.line() for one in wrong]
+    if not lines:
+        return []
+    measured = [one for one in wrong if not one.mismatch]
+    return [*lines, *(_blame(measured) if measured else []), *_since(name, model)]
+
+
+def _blame(wrong: list[Compared]) -> list[str]:
+    if any(one.beyond("torch_again") for one in wrong):
+        return ["PyTorch itself answers differently when asked twice: something in the model is random or keeps state"]
+    if not any("onnx_from_referee" in one.measured for one in wrong):
+        return ["there is no float64 run to say which side is wrong"]
+    sides = tuple(any(one.beyond(which) for one in wrong) for which in ("onnx_from_referee", "torch_from_referee"))
+    return [f"float64 referee: {_SIDES[sides[0], sides[1]]}"]
+
+
+def _since(name: str, model: Mapping[str, Any]) -> list[str]:
+    on_sample = [one for one in outputs(name, model) if one.case == SAMPLE]
+    if on_sample and all(one.right for one in on_sample):
+        return ["on the export sample itself they agree: something was frozen when it was exported"]
+    return []
+
+
+def fallback(asked: str, model: Mapping[str, Any]) -> str | None:
+    """Who ran the nodes, when the provider that was asked for ran none of them; None when it did."""
+    if model["nodes"].get(asked):
+        return None
+    return f"asked for {asked}; {ran_on(model)}; the session names {', '.join(model['providers'])}"
+
+
+def ran_on(model: Mapping[str, Any]) -> str:
+    """``CPUExecutionProvider ran 26 nodes``."""
+    return ", ".join(f"{provider} ran {count} nodes" for provider, count in sorted(model["nodes"].items()))
+
+
+def worst_share(models: Mapping[str, Mapping[str, Any]]) -> float:
+    """The worst error of all, as a share of what is allowed: how near to drift."""
+    return max((one.share for name, model in models.items() for one in outputs(name, model)), default=float("inf"))

@@ -1,0 +1,186 @@
+"""One question to a container engine, asked through its SDK in a child that can be killed. The only importer of docker.
+
+``args``: ``op`` names a function below, ``url`` is the engine's address, the rest are that function's arguments. What the
+engine refuses comes back as ``{"refused": {"status", "text"}}`` in its own words; it is an answer, not a failure.
+"""
+
+import os
+import time
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+LABEL = "gpucheck.run"
+LOG_BYTES = 200000
+STACKS_S = 0.4
+POLL_S = 5.0
+
+
+def hello(client):
+    """Who answers: kind, versions, and what of its configuration matters here."""
+    version = client.version()
+    info = client.info()
+    components = [c.get("Name", "") for c in version.get("Components") or []]
+    return {
+        "kind": "podman" if any("Podman" in name for name in components) else "docker",
+        "version": version.get("Version", ""),
+        "api": version.get("ApiVersion", ""),
+        "name": info.get("Name", ""),
+        "runtimes": sorted(info.get("Runtimes") or {}),
+        "security": info.get("SecurityOptions") or [],
+        "cdi_folders": info.get("CDISpecDirs") or [],
+        "devices": [d.get("ID", "") for d in info.get("DiscoveredDevices") or []],
+        "root": info.get("DockerRootDir", ""),
+        "storage": info.get("Driver", ""),
+        "cgroup": info.get("CgroupVersion", ""),
+        "log": info.get("LoggingDriver", ""),
+    }
+
+
+def import_image(client, tar, repository, tag, labels):
+    """Make an image of a tar file; returns its id. Nothing is pulled."""
+    changes = ["LABEL %s=%s" % (name, value) for name, value in labels.items()]
+    client.api.import_image_from_file(tar, repository=repository, tag=tag, changes=changes)
+    return client.images.get("%s:%s" % (repository, tag)).id
+
+
+def image(client, name):
+    """Id, digests and the entry points of an image that the engine has; None when it has none of that name."""
+    try:
+        found = client.images.get(name)
+    except docker.errors.ImageNotFound:
+        return None
+    config = found.attrs.get("Config") or {}
+    return {
+        "id": found.id,
+        "digests": found.attrs.get("RepoDigests") or [],
+        "architecture": found.attrs.get("Architecture", ""),
+        "os": found.attrs.get("Os", ""),
+        "user": config.get("User", ""),
+        "volumes": sorted(config.get("Volumes") or {}),
+        "env_names": sorted(entry.partition("=")[0] for entry in config.get("Env") or []),
+        "size_bytes": found.attrs.get("Size", 0),
+    }
+
+
+def run(client, create, deadline_s):
+    """Create, start, wait, read the state and the logs, remove. A failed start leaves nothing, nor does a time-out."""
+    began = time.monotonic()
+    made = client.api.create_container_from_config(create)
+    container = made["Id"]
+    try:
+        client.api.start(container)
+        timed_out = not _wait(client, container, deadline_s - (time.monotonic() - began))
+        if timed_out:
+            _dump_and_kill(client, container)
+        state = client.api.inspect_container(container)["State"]
+        return {
+            "code": state.get("ExitCode"),
+            "oom": bool(state.get("OOMKilled")),
+            "error": state.get("Error", ""),
+            "timed_out": timed_out,
+            "logs": _logs(client, container),
+            "warnings": made.get("Warnings") or [],
+            "duration_s": time.monotonic() - began,
+        }
+    finally:
+        client.api.remove_container(container, force=True, v=True)
+
+
+def _wait(client, container, timeout_s):
+    """Whether the container ended in time. The SDK's time-out is one per read, so short waits are added up."""
+    end = time.monotonic() + timeout_s
+    while True:
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            return False
+        try:
+            client.api.wait(container, timeout=min(left_s, POLL_S))
+        except (requests.exceptions.ConnectionError, requests.exceptions.Timeout):
+            continue
+        return True
+
+
+def _dump_and_kill(client, container):
+    for signal, pause_s in (("SIGUSR1", STACKS_S), ("SIGKILL", 0)):
+        try:
+            client.api.kill(container, signal)
+        except APIError:
+            return
+        time.sleep(pause_s)
+    _wait(client, container, 5)
+
+
+def _logs(client, container):
+    try:
+        return client.api.logs(container, tail=2000)[-LOG_BYTES:].decode(errors="replace")
+    except (APIError, requests.exceptions.RequestException) as error:
+        return "[no logs: %s]" % error
+
+
+def create_volume(client, name, labels):
+    """A local volume; returns its mount point on the engine's host."""
+    return client.volumes.create(name=name, labels=labels).attrs.get("Mountpoint", "")
+
+
+def remove_volume(client, name):
+    """Remove a volume."""
+    client.volumes.get(name).remove(force=True)
+    return True
+
+
+def marked(client):
+    """Everything on the engine that carries our mark: ``[{kind, id, labels}]``."""
+    mark = {"label": LABEL}
+    found = []
+    for container in client.api.containers(all=True, filters=mark):
+        found.append({"kind": "container", "id": container["Id"], "labels": container.get("Labels") or {}})
+    for volume in client.api.volumes(filters=mark).get("Volumes") or []:
+        found.append({"kind": "volume", "id": volume["Name"], "labels": volume.get("Labels") or {}})
+    for network in client.api.networks(filters=mark):
+        found.append({"kind": "network", "id": network["Id"], "labels": network.get("Labels") or {}})
+    for entry in client.api.images(filters=mark):
+        found.append({"kind": "image", "id": entry["Id"], "labels": entry.get("Labels") or {}})
+    return found
+
+
+REMOVERS = {
+    "container": lambda client, name: client.api.remove_container(name, force=True, v=True),
+    "volume": lambda client, name: client.api.remove_volume(name, force=True),
+    "network": lambda client, name: client.api.remove_network(name),
+    "image": lambda client, name: client.api.remove_image(name, force=True),
+}
+
+
+def remove(client, things):
+    """Remove ``[{kind, id}]``, containers first; returns what would not go, with the engine's words."""
+    stuck = []
+    for kind in REMOVERS:
+        for thing in things:
+            if thing["kind"] == kind:
+                try:
+                    REMOVERS[kind](client, thing["id"])
+                except docker.errors.NotFound:
+                    continue
+                except APIError as error:
+                    stuck.append("%s %s: %s" % (kind, thing["id"][:24], error.explanation))
+    return stuck
+
+
+OPS = {f.__name__: f for f in (hello, import_image, image, run, create_volume, remove_volume, marked, remove)}
+
+
+def main(args):
+    """Do one thing on the engine at ``url`` and say what came of it."""
+    args = dict(args)
+    op = OPS[args.pop("op")]
+    url = args.pop("url")
+    os.environ.pop("DOCKER_TLS_VERIFY", None) if url.startswith("unix:") else None
+    try:
+        client = docker.DockerClient(base_url=url, version="auto", timeout=20)
+        return {"value": op(client, **args)}
+    except APIError as error:
+        return {"refused": {"status": error.status_code, "text": str(error.explanation or error)}}
+    except (DockerException, requests.exceptions.RequestException, OSError) as error:
+        return {"unreachable": {"type": type(error).__name__, "text": str(error)}}

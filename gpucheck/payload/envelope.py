@@ -1,0 +1,100 @@
+"""The protocol between gpucheck and a payload: one JSON document, written once, whole, to a file.
+
+    {"gpucheck": NONCE, "value": ...}                          the payload returned
+    {"gpucheck": NONCE, "failure": {"type", "text", "trace"}}  it raised
+
+A payload is a file that defines ``main(args)``. What it prints goes to people; only the file is the answer, so a payload
+that prints braces, dies in the middle or answers twice cannot be mistaken for one that answered. Standard library only;
+runs on Python 3.8 and later.
+
+By hand: ``python envelope.py PAYLOAD.py '{"arg": 1}'`` prints the envelope.
+"""
+
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+
+PROGRESS = "GPUCHECK_PROGRESS"
+STACKS = "GPUCHECK_STACKS"
+
+
+def progress(text):
+    """Tell the operator how far a long payload is: one short line, shown as it happens."""
+    path = os.environ.get(PROGRESS)
+    if path:
+        with open(path, "a", encoding="utf-8") as stream:
+            stream.write(text.replace("\n", " ") + "\n")
+
+
+def load(path):
+    """The payload's module, imported by its own name so that spawned workers can import it again."""
+    folder, name = os.path.split(os.path.abspath(path))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    # This file is __main__ here; payloads that say `import envelope` must get the same module.
+    sys.modules.setdefault("envelope", sys.modules[__name__])
+    return importlib.import_module(os.path.splitext(name)[0])
+
+
+def arm_stack_dump():
+    """On SIGUSR1 write the stack of every thread to ``$GPUCHECK_STACKS/<pid>``; how a hang says where it hung."""
+    folder = os.environ.get(STACKS)
+    if not folder:
+        return
+    stream = open(os.path.join(folder, str(os.getpid())), "w")  # noqa: SIM115 - must stay open for the handler
+    faulthandler.register(signal.SIGUSR1, file=stream, all_threads=True, chain=False)
+    # The interpreter would close a stream that nobody holds, and the handler would write into somebody else's file.
+    sys.modules[__name__].__dict__["_stacks_stream"] = stream
+
+
+def answer(payload, args, nonce):
+    """Run ``main(args)`` of the payload at that path and return the envelope as a dict."""
+    try:
+        value = load(payload).main(args)
+        json.dumps(value, allow_nan=True)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a failure of any kind is data for the other side
+        text = str(error)
+        failure = {"type": type(error).__name__, "text": text[:20000], "trace": traceback.format_exc()[-20000:]}
+        return {"gpucheck": nonce, "failure": failure}
+    return {"gpucheck": nonce, "value": value}
+
+
+def deliver(envelope, path):
+    """Write the envelope so that a reader sees all of it or nothing."""
+    part = path + ".part"
+    with open(part, "w", encoding="utf-8") as stream:
+        json.dump(envelope, stream)
+    os.replace(part, path)
+
+
+def run(payload, args, nonce, path):
+    """Run a payload and deliver its envelope to ``path``."""
+    arm_stack_dump()
+    deliver(answer(payload, args, nonce), path)
+
+
+def main(argv):
+    """``PAYLOAD ARGS`` prints the envelope; ``PAYLOAD ARGS NONCE PATH`` delivers it (``ARGS``: JSON, or ``@FILE``)."""
+    payload, args = argv[:2]
+    if args.startswith("@"):
+        with open(args[1:], encoding="utf-8") as stream:
+            args = stream.read()
+    if len(argv) == 2:
+        print(json.dumps(answer(payload, json.loads(args), ""), indent=1))
+        return 0
+    run(payload, json.loads(args), argv[2], argv[3])
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Leaving through the interpreter costs most of a second once torch is imported, and threads can hang it.
+    os._exit(status)

@@ -1,0 +1,198 @@
+"""What ``/dev/shm`` is, what lies in it, and which of that no living process holds any more.
+
+Arguments: ``folder`` (default ``/dev/shm``). Answer: ``filesystem`` (None: there is no such folder), ``read_only``,
+``refused`` (what creating a file said), sizes and free inodes, ``files`` with the state of each, sums by state, ``unnamed_bytes``
+(files without a name live only as long as somebody holds them), ``holders``, and ``sees_all``: whether every process
+that could hold a file is visible from here. States: ``held`` by a living process, ``orphan``, ``unknown`` where the
+processes of its owner cannot be read. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Any
+
+# Made by NCCL, by torch (the pid is its maker's), by Python's SharedMemory, by us.
+KINDS = (("nccl", r"nccl-"), ("torch", r"torch_(\d+)_"), ("python", r"psm_"), ("gpucheck", r"gpucheck-\w+-(\d+)-"))
+# Fixed by the kernel (PROC_PID_INIT_INO): the namespace that sees every process of the machine.
+FIRST_PID_NAMESPACE = "pid:[4026531836]"
+FILES_SHOWN = 40
+HOLDERS_SHOWN = 5
+BLOCK_BYTES = 512
+
+
+def mount_of(path: str) -> tuple[str, bool]:
+    """The type of the file system at ``path`` and whether it is mounted read-only; the last mount on it counts."""
+    best = ("", "none", False)
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+        for line in stream:
+            left, _, right = line.partition(" - ")
+            point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), left.split()[4])
+            inside = path == point or path.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best[0]):
+                options = left.split()[5].split(",") + right.split()[2].split(",")
+                best = (point, right.split()[0], "ro" in options)
+    return best[1], best[2]
+
+
+def refusal(folder: str) -> str | None:
+    """The symbol of the error that creating a file there gives, or None."""
+    name = os.path.join(folder, "gpucheck-%s-%d-look" % (os.environ.get("GPUCHECK_RUN", "by-hand"), os.getpid()))
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        os.unlink(name)
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error.errno))
+    return None
+
+
+def files_below(folder: str) -> tuple[list[tuple[str, os.stat_result]], int]:
+    """Every file below the folder with its status, and how many folders could not be read."""
+    found, unread = [], 0
+    queue = [folder]
+    while queue:
+        try:
+            entries = list(os.scandir(queue.pop()))
+        except OSError:
+            unread += 1
+            continue
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    queue.append(entry.path)
+                else:
+                    found.append((os.path.relpath(entry.path, folder), entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                continue
+    return found, unread
+
+
+def kind_of(name: str) -> tuple[str, int | None]:
+    """What made a file of that name, and the pid of its maker where the name carries it."""
+    for kind, pattern in KINDS:
+        match = re.match(pattern, name)
+        if match:
+            return kind, int(match.group(1)) if match.groups() else None
+    return "other", None
+
+
+def processes() -> list[int]:
+    """Pids of all visible processes but this one."""
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+
+
+def opened(pid: int, device: int) -> set[int]:
+    """Inodes of that device that a process holds open."""
+    inodes = set()
+    folder = "/proc/%d/fd" % pid
+    for number in os.listdir(folder):
+        try:
+            # Only what is on shared memory is asked for its status: that of a dead network mount would not return.
+            if os.readlink(os.path.join(folder, number)).startswith("/dev/shm/"):  # noqa: S108 - read, not made
+                stat = os.stat(os.path.join(folder, number))
+                if stat.st_dev == device:
+                    inodes.add(stat.st_ino)
+        except OSError:
+            continue
+    return inodes
+
+
+def mapped(pid: int, device: int) -> set[int]:
+    """Inodes of that device that a process has mapped."""
+    wanted = "%02x:%02x" % (os.major(device), os.minor(device))
+    with open("/proc/%d/maps" % pid, encoding="utf-8", errors="replace") as stream:
+        fields = (line.split(None, 5) for line in stream)
+        return {int(field[4]) for field in fields if len(field) > 4 and field[3] == wanted}
+
+
+def name_of(pid: int) -> str:
+    """The name of a process, or "?"."""
+    try:
+        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as stream:
+            return stream.read().strip()
+    except OSError:
+        return "?"
+
+
+def held_inodes(device: int) -> tuple[dict[int, int], int]:
+    """By inode a pid that holds it, and how many processes could not be asked."""
+    held: dict[int, int] = {}
+    unread = 0
+    for pid in processes():
+        try:
+            inodes = opened(pid, device) | mapped(pid, device)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except OSError:
+            unread += 1
+            continue
+        for inode in inodes:
+            held.setdefault(inode, pid)
+    return held, unread
+
+
+def made_before(pid: int, when_s: float) -> bool:
+    """Whether a process of that pid lives and is older than that moment: else the pid was given to another one."""
+    try:
+        return os.stat("/proc/%d" % pid).st_ctime <= when_s + 1.0
+    except OSError:
+        return False
+
+
+def state_of(maker: int | None, stat: os.stat_result, held: dict[int, int], unread: int) -> str:
+    """``held``, ``orphan`` or ``unknown``."""
+    if stat.st_ino in held or (maker is not None and made_before(maker, stat.st_ctime)):
+        return "held"
+    ours = os.geteuid() in (0, stat.st_uid)
+    return "orphan" if ours or not unread else "unknown"
+
+
+def census(folder: str) -> dict[str, Any]:
+    """Files by state, with sums."""
+    device = os.stat(folder).st_dev
+    found, unread_folders = files_below(folder)
+    held, unread_processes = held_inodes(device)
+    files = []
+    for name, stat in found:
+        kind, maker = kind_of(name)
+        state = state_of(maker, stat, held, unread_processes)
+        files.append({"name": name, "bytes": stat.st_blocks * BLOCK_BYTES, "kind": kind, "state": state})
+    files.sort(key=lambda file: -int(file["bytes"]))
+    sums = {state: sum(f["bytes"] for f in files if f["state"] == state) for state in ("held", "orphan", "unknown")}
+    leftovers = [file for file in files if file["state"] == "orphan" and file["kind"] != "other"]
+    pids = sorted(set(held.values()))
+    return {
+        "files": files[:FILES_SHOWN],
+        "file_count": len(files),
+        "bytes_by_state": sums,
+        "leftovers": leftovers[:FILES_SHOWN],
+        "leftover_count": len(leftovers),
+        "leftover_bytes": sum(file["bytes"] for file in leftovers),
+        "named_bytes": None if unread_folders else sum(sums.values()),
+        "holders": ["%s (pid %d)" % (name_of(pid), pid) for pid in pids[:HOLDERS_SHOWN]],
+        "sees_all": not unread_processes and os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE,
+    }
+
+
+def main(args: dict[str, Any]) -> dict[str, Any]:
+    """See the module's text."""
+    folder = os.path.realpath(args.get("folder", "/dev/shm"))  # noqa: S108 - the very folder under test
+    if not os.path.isdir(folder):
+        return {"filesystem": None}
+    filesystem, read_only = mount_of(folder)
+    stat = os.statvfs(folder)
+    used_bytes = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+    seen = census(folder)
+    named_bytes = seen.pop("named_bytes")
+    return {
+        "filesystem": filesystem,
+        "read_only": read_only,
+        "refused": refusal(folder),
+        "total_bytes": stat.f_blocks * stat.f_frsize,
+        "free_bytes": stat.f_bavail * stat.f_frsize,
+        "free_inodes": stat.f_favail,
+        "unnamed_bytes": None if named_bytes is None else max(0, used_bytes - named_bytes),
+        **seen,
+    }

@@ -1,0 +1,224 @@
+"""A job's buffers fit into /dev/shm.
+
+Looks at: this host's own /dev/shm (type, size, free bytes, files that dead processes left), and exchanges between two
+processes through it: segments of NCCL's size and number, filled and read back, and torch tensors of an image batch's
+size through a queue; then the same for each size of a sweep (--gpucheck-shm), in namespaces and in a container.
+Why it matters: a container gets 64 MB unless told otherwise. NCCL and data-loading workers die there of a bus error, or of
+"no space left on device", or hang for ever because a queue dropped a batch in silence; the network is blamed.
+Does not apply when: never. Where the kernel refuses namespaces, or there is no container engine, those legs are not run.
+Cost and disturbance: two to four seconds; takes what a job of the expected number of GPUs takes (221 MiB for two) for half
+a second, unless that is the last room of running processes. Leaves nothing, even when it is killed.
+If it is bad: start the container with the --shm-size that the finding names, or remove what the dead left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpucheck import shm_exchange as exchange
+from gpucheck.profile import size_bytes
+from gpucheck.replies import value_of
+from gpucheck.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
+from gpucheck.shm_room import Judgement, Room, judge, room_of
+from gpucheck.verdict import Bug, NotApplicable, Unable, Verdict
+
+if TYPE_CHECKING:
+    from gpucheck.facts import Facts
+    from gpucheck.shm_exchange import Seen
+
+pytestmark = pytest.mark.probe(
+    subject="host",
+    level="quick",
+    essential=("own-shm",),
+    extra=("own-tensors", "sizes", "container"),
+    disturbs="none",
+    deadline_s=90,
+    cost_s=1.0,
+)
+# What a sender copies before it shares, beside the shared bytes themselves.
+MEMORY_FACTOR = 1.5
+
+
+def test_buffers_fit_shm(report: Any, host: Facts, options: Any, child: Any, container: Any) -> None:
+    """The probe."""
+    need, who = need_of(host)
+    report.limit("shm_need_bytes", need.total_bytes, f"NCCL's own sizes; {who}")
+    look = Look(report, host, child, container, need, options["shm"])
+    with report.leg("own-shm"):
+        look.at_own_shm()
+    with report.leg("own-tensors"):
+        look.at_own_tensors()
+    for leg, at in (("sizes", look.at_sizes), ("container", look.at_container)):
+        if options["level"] == "quick":
+            report.not_run(leg, "not in the level quick")
+            continue
+        with report.leg(leg):
+            at()
+    look.conclude(options.profile.expect.get("shm"))
+    report.saw(f"need of {need.ranks} ranks ({who}): {need}")
+    report.saw("to ask for: " + " · ".join(need.flags()))
+    report.saw(f"by ranks: {table()}")
+
+
+def need_of(host: Facts) -> tuple[Need, str]:
+    """What a job on all GPUs that are seen or expected here takes, and who says how many they are."""
+    counts = [(len(host.known("nvml.gpus") or ()), "NVML"), (host.known("gpu.pci_count") or 0, "the PCI bus")]
+    counts += [(expected["count"] or 0, expected["who"]) for expected in host.known("gpu.expected") or ()]
+    number, who = max(counts, key=lambda pair: pair[0])
+    ranks = max(LEAST_RANKS, number)
+    lanes = channels(host.known("env.NCCL_MIN_NCHANNELS"), host.known("env.NCCL_MAX_NCHANNELS"))
+    said = f"{number} GPUs by {who}" if number >= LEAST_RANKS else "the least that exchange anything"
+    return Need(ranks, lanes, shm_disabled=host.known("env.NCCL_SHM_DISABLE") == "1"), said
+
+
+class Look:
+    """What was seen so far, and the ways to see more."""
+
+    def __init__(
+        self, report: Any, host: Facts, child: Any, container: Any, need: Need, sizes: tuple[str, ...]
+    ) -> None:
+        self.report, self.host, self.child, self.container, self.need = report, host, child, container, need
+        self.sizes = sorted(size_bytes(size) for size in sizes if size != "host")
+        self.hosts_own = "host" in sizes
+        self.torch = host["package.torch"]
+        self.fits = False
+        self.tried: dict[int, Seen] = {}
+        self.smallest: int | None = None
+
+    # This host's own
+
+    def at_own_shm(self) -> None:
+        """Census first: a fill where there is no room for it would take that of others."""
+        room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))  # noqa: S108 - a name for people
+        self.report.saw(str(room))
+        judgement = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
+        if judgement is not None:
+            self.find(judgement)
+            if judgement.weight is Verdict.BAD or not room.holds(self.need.total_bytes):
+                return
+        self.need_memory()
+        self.need_room_for_others(room)
+        plan = exchange.segments_plan(self.need, whole=not self.torch.value)
+        seen = exchange.segments_seen(value_of(self.child("shm_segments", plan, warm=False), "own /dev/shm"), plan)
+        self.fits = self.accept("own /dev/shm", seen)
+
+    def at_own_tensors(self) -> None:
+        """The batches of one rank, while what the rest of the job takes is held."""
+        self.need_torch()
+        if not self.fits:
+            raise Unable("room: /dev/shm did not pass the exchange of segments")
+        plan = exchange.tensors_plan(self.need)
+        self.accept("own /dev/shm", exchange.tensors_seen(value_of(self.child("shm_tensors", plan), "tensors"), plan))
+
+    def accept(self, where: str, seen: Seen) -> bool:
+        """Evidence of an exchange that had room enough; what stopped it is a finding."""
+        self.report.saw(f"{where}: {seen.words}")
+        if seen.works:
+            return True
+        if seen.pitfall is None:
+            raise Unable(f"{where}: {seen.words}")
+        self.report.bad(seen.pitfall, f"{where}: {seen.words}", **self.need.params())
+        return False
+
+    def find(self, judgement: Judgement) -> None:
+        """A judgement as a finding."""
+        add = self.report.bad if judgement.weight is Verdict.BAD else self.report.degraded
+        add(judgement.pitfall, *judgement.evidence, confidence=judgement.confidence, **self.need.params())
+
+    def need_memory(self) -> None:
+        """What lies in /dev/shm is memory, and counts against the memory limit of a container or pod."""
+        wanted = MEMORY_FACTOR * self.need.total_bytes
+        for name in ("memory.available_bytes", "memory.limit_bytes"):
+            found = self.host.known(name)
+            if found is not None and found < wanted:
+                raise Unable(f"memory: a fill of {bytes_text(wanted)} with {name} at {bytes_text(found)}")
+
+    def need_room_for_others(self, room: Room) -> None:
+        """Running processes must be able to go on meanwhile."""
+        if room.used and not room.holds(2 * self.need.total_bytes):
+            raise Unable(
+                f"room: a fill would take the last of what {', '.join(room.holders) or 'running processes'} use"
+            )
+
+    def need_torch(self) -> None:
+        """Raises NotApplicable, or Unable when nobody could tell."""
+        if not self.torch.is_known:
+            raise Unable(f"whether torch is installed: {self.torch.why}")
+        if self.torch.value is None:
+            raise NotApplicable("package.torch", "torch not installed", self.torch.source)
+
+    # The sweep
+
+    def at_sizes(self) -> None:
+        """Each size in a namespace of its own, up to the first that works; in the level deep each of them."""
+        self.need_memory()
+        for size in self.sizes:
+            seen = self.tried[size] = self.at_size(size)
+            self.report.saw(f"{size_text(size)}: {seen.words}")
+            if seen.works and self.smallest is None:
+                self.smallest = size
+                self.report.measure("smallest_working_shm_bytes", size)
+                if not self.report.deep:
+                    return
+
+    def at_size(self, size: int) -> Seen:
+        """Segments and tensors; the words of both, the end of the first that failed."""
+        ways = ("fallocate", "ftruncate") if size < self.need.nccl_bytes else ("fallocate",)
+        plan = exchange.segments_plan(self.need, whole=not self.torch.value, ways=ways)
+        answer = value_of(self.child("shm_segments", plan, warm=False, shm_bytes=size), "namespace")
+        exchange.check_size(answer, size)
+        seen = exchange.segments_seen(answer, plan)
+        if self.torch.value:
+            plan = exchange.tensors_plan(self.need, size)
+            answer = value_of(self.child("shm_tensors", plan, shm_bytes=size), "tensors")
+            seen = exchange.both(seen, exchange.tensors_seen(answer, plan))
+        return self.believed(size, seen)
+
+    def believed(self, size: int, seen: Seen) -> Seen:
+        """Raises Bug when less space than was to be filled was enough, Unable when the machine did not let us see."""
+        if seen.works and size < self.need.total_bytes:
+            raise Bug(f"{bytes_text(self.need.total_bytes)} were exchanged in a /dev/shm of {size_text(size)}")
+        if not seen.works and seen.pitfall is None:
+            raise Unable(f"{size_text(size)}: {seen.words}")
+        return seen
+
+    def at_container(self) -> None:
+        """In real containers the size that must fail and the smallest that works; all, where namespaces are refused."""
+        label = self.container.engine.label
+        plan = exchange.segments_plan(self.need, whole=True)
+        for size in self.sizes if self.smallest is None else (self.sizes[0], self.smallest):
+            answer = value_of(self.container("shm_segments", plan, shm_bytes=size), f"container ({label})")
+            exchange.check_size(answer, size)
+            seen = self.believed(size, exchange.segments_seen(answer, plan))
+            self.report.saw(f"{label}, --shm-size={size_text(size)}: {seen.words}")
+            self.tried.setdefault(size, seen)
+            if seen.works:
+                self.smallest = self.smallest or size
+                break
+        if self.hosts_own:
+            answer = value_of(self.container("shm_segments", plan, ipc="host"), f"container ({label})")
+            self.report.saw(f"{label}, --ipc=host: {exchange.segments_seen(answer, plan).words}")
+
+    # All together
+
+    def conclude(self, profiles: str | None) -> None:
+        """The sweep's finding, and the profile's size against the need."""
+        if self.tried and self.smallest is None:
+            self.no_size_works()
+        elif self.smallest is not None:
+            self.report.saw(f"smallest of those tried that works: {size_text(self.smallest)}")
+        if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
+            evidence = (
+                f"the profile expects a /dev/shm of {profiles}; a job of {self.need.ranks} ranks takes {self.need}"
+            )
+            self.find(Judgement("shm-too-small", Verdict.DEGRADED, (evidence, *self.need.flags())))
+
+    def no_size_works(self) -> None:
+        """Too small where all were; where the largest had room enough it is what stopped the exchange."""
+        largest = max(self.tried)
+        enough = largest >= self.need.total_bytes
+        pitfall = self.tried[largest].pitfall if enough else "shm-too-small"
+        evidence = [f"{size_text(size)}: {seen.words}" for size, seen in sorted(self.tried.items())]
+        self.find(Judgement(pitfall or "shm-unusable", Verdict.BAD, (*evidence, *self.need.flags())))

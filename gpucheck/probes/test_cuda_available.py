@@ -1,0 +1,246 @@
+"""Torch computes right numbers on every GPU that is not hidden on purpose.
+
+Looks at: the driver through libcuda.so.1 alone (cuInit, its version, its devices), then torch: what it was built for, how
+many GPUs it sees and which, by UUID; both held against NVML once what is meant to hide devices (CUDA_VISIBLE_DEVICES, MIG)
+is accounted for. Then a float32 matrix product on each GPU, held against float64 on the CPU.
+Why it matters: one message ("unknown error", "no CUDA-capable device", 802, 803, 999) has many causes, and
+`torch.cuda.is_available()` can say True on a machine where no operation works; it is never believed here.
+Does not apply when: there is no NVIDIA GPU and nothing expects one, the GPUs were handed to nobody here, or torch is not
+installed (where no Python was named to be judged).
+Cost and disturbance: a second or two; at most 256 MB on each GPU for that time. A GPU with somebody's process on it, in
+prohibited mode, or short of memory is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+If it is bad: the finding names the cause that the facts of this machine confirm, not only the message.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpucheck import computation, initialisation, presence
+from gpucheck.architecture import Capability, Cuda, wheels_for
+from gpucheck.computation import Seen
+from gpucheck.initialisation import Start, bad, gpus_of, hidden_by_environment, view_of
+from gpucheck.process import Value
+from gpucheck.replies import value_of
+from gpucheck.verdict import NotApplicable, Unable
+from gpucheck.visibility import VARIABLE, Gpu, bare, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpucheck.architecture import Wheel
+    from gpucheck.facts import Facts
+    from gpucheck.process import Reply
+    from gpucheck.verdict import Finding
+
+pytestmark = pytest.mark.probe(
+    subject="host", level="quick", essential=("driver", "torch"), disturbs="none", deadline_s=120, cost_s=1.5
+)
+INIT_S = 30.0
+TORCH_S = 100.0
+IMPORT_S = 45.0
+OURS = "cuda-available"
+IMAGES = "kernel-images-fit"
+NO_IMAGE = (209, 222)
+
+
+@pytest.fixture(scope="module")
+def asked() -> dict[str, Any]:
+    """Torch's answer, which the host and each of its GPUs share."""
+    return {}
+
+
+def test_cuda_available(report: Any, host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> None:
+    """The host: CUDA starts, and driver and torch see each GPU that nothing hides."""
+    if (absent := presence.nothing_to_ask(host)) is not None:
+        raise absent
+    with report.leg("driver"):
+        start = ask_driver(child)
+        report.saw(start.line)
+        judge_driver(report, host, start)
+    if report.findings or report.lacking:
+        report.not_run("torch", "CUDA does not start")
+        return
+    if (lack := no_torch(host, options)) is not None:
+        if isinstance(lack, Unable):
+            report.bad("torch-missing", *lack.lacking)
+        raise lack
+    with report.leg("torch"):
+        seen = read(report, child, ask_torch(host, child, options, asked))
+        if seen is not None:
+            report.saw(seen.line)
+            judge_torch(report, host, start, seen)
+
+
+@pytest.mark.probe(subject="gpu", level="quick", essential=("matmul",), disturbs="idle", deadline_s=120, cost_s=1.5)
+def test_computes(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Any]) -> None:
+    """One GPU: a product of matrices has the right numbers."""
+    card = Gpu.parse(gpu)
+    if (why := computation.in_use(gpu, options["disturb"])) is not None:
+        raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
+    if (lack := no_torch(host, options)) is not None:
+        raise lack
+    with report.leg("matmul"):
+        for one in kernels_of(host, card, ask_torch(host, child, options, asked)):
+            if computation.status_of(one.text) in NO_IMAGE:
+                raise Unable(f"{card}: {one.text.partition(chr(10))[0]}", blocked_by=IMAGES)
+            take(report, computation.judge(one, str(card)))
+            if one.is_right:
+                told_right(report, one, card)
+
+
+def ask_driver(child: Any) -> Start:
+    """Start CUDA through libcuda alone, in a fresh process: the environment is read once."""
+    reply = child("cuda_driver", {}, warm=False, deadline_s=INIT_S)
+    if reply.hung:
+        return Start(None, hung=True)
+    return Start.parse(value_of(reply, "libcuda.so.1"))
+
+
+def judge_driver(report: Any, host: Facts, start: Start) -> None:
+    """A driver that does not start, or does not show what it should."""
+    if start.code == 0:
+        judge_visible(report, host, start)
+        return
+    finding = initialisation.cause(host, start)
+    if finding is None:
+        raise Unable(f"a cause: {start.line}, and nothing that is known here explains it")
+    if presence.told_there(host, finding):
+        raise Unable(*finding.evidence, blocked_by=presence.PROBE, pitfall=finding.pitfall)
+    take(report, finding)
+
+
+def judge_visible(report: Any, host: Facts, start: Start) -> None:
+    """Hold the driver's devices against NVML's, less those that are hidden on purpose. Raises Unable without NVML."""
+    if host.known("nvml.gpus") is None and not any(gpu.get("integrated") for gpu in host.known("gpu.pci") or ()):
+        raise Unable(f"the list of GPUs: NVML says {host.known('nvml.status')}, {host['nvml.gpus'].why}")
+    view = view_of(host)
+    if view.fault:
+        take(report, hidden_by_environment(host.known(f"env.{VARIABLE}"), view, start.line))
+        return
+    for hidden in view.hidden:
+        report.saw(f"hidden on purpose: {hidden.gpu}, by {hidden.by}")
+    for gpu in (gpu for gpu in view.shown if gpu.is_split):
+        report.saw(f"{gpu}: split by MIG into {len(gpu.slices)}; CUDA shows one slice to a process")
+    whole = [gpu for gpu in view.shown if not gpu.is_split]
+    take(report, not_shown(whole, (device["uuid"] for device in start.devices), "the driver"))
+
+
+def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) -> Finding | None:
+    """GPUs that nothing hides and that ``who`` does not show all the same."""
+    lost = missing(expected, shown)
+    return bad("gpu-hidden-device", *(f"{gpu}: {who} does not show it, and nothing hides it" for gpu in lost)) if lost else None
+
+
+def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
+    """Why there is no torch to ask: not applicable, but for a Python that was named to be judged."""
+    torch = host["package.torch"]
+    if torch.why is not None or torch.value is not None:
+        return None
+    if options["python"] is None:
+        return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    return Unable(f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS, pitfall="torch-missing")
+
+
+def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> Reply:
+    """Torch's answer for every GPU that may be touched. Asked once for the host and all its GPUs."""
+    if "reply" not in asked:
+        gpus = host.known("nvml.gpus") or ()
+        spare = [bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and computation.in_use(gpu, options["disturb"])]
+        asked["reply"] = child("cuda_torch", {"kernel": "matmul", "spare": spare}, deadline_s=TORCH_S)
+    reply: Reply = asked["reply"]
+    return reply
+
+
+def read(report: Any, child: Any, reply: Reply) -> Seen | None:
+    """What torch saw; None when its reply is a finding instead."""
+    match reply.answer:
+        case object(value=told):
+            return Seen.parse(told)
+        case object(type="TimeoutError", text=text):
+            take(report, bad("cuda-init-hangs", text))
+        case object(type="ChildProcessError", text=text):
+            take(report, bad("native-crash", text))
+        case _:
+            take(report, import_cause(child, reply))
+    return None
+
+
+def import_cause(child: Any, reply: Reply) -> Finding:
+    """Why torch gave no answer: its import, watched. Raises Bug or Unable when the import is not to blame."""
+    told = value_of(child("import_probe", {"limit_s": IMPORT_S}, warm=False), "import torch")
+    finding = computation.import_fault(told)
+    if finding is None:
+        value_of(reply, "torch")
+        raise Unable(f"torch: {reply.ended}, though it can be imported")
+    return finding
+
+
+def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
+    """A torch without CUDA, with a newer CUDA than the driver, or that sees less than the driver shows."""
+    version, driver = host.known("driver.module_version"), start.version
+    wheels = fitting(start, driver)
+    take(report, computation.cpu_only(seen.cuda_build, seen.version, wheels, seen.hip_build))
+    if seen.cuda_build and driver:
+        take(report, computation.too_old(driver, Cuda.parse(seen.cuda_build), wheels, version))
+    if report.findings:
+        return
+    if seen.error is not None:
+        finding = computation.start_cause(host, start, seen.error)
+        if finding is None:
+            raise Unable(f"a cause: the driver starts, torch does not: {seen.error}")
+        take(report, finding)
+        return
+    shown = [Gpu(device["ordinal"], device["uuid"], device["name"] or "") for device in start.devices]
+    take(report, not_shown(shown, (device["uuid"] for device in seen.devices), "torch"))
+    judge_unlisted(report, host, seen)
+    right = sum(kernel.is_right for kernel in seen.kernels.values())
+    report.saw(f"{right} of {len(seen.devices)} GPUs computed right")
+    if not right:
+        raise Unable("a GPU that computes: each has a row of its own", blocked_by=OURS)
+
+
+def judge_unlisted(report: Any, host: Facts, seen: Seen) -> None:
+    """Devices without a row of their own, because NVML does not list them (Jetson), are judged with the host."""
+    listed = {bare(uuid) for gpu in gpus_of(host) for uuid in (gpu.uuid, *gpu.slices) if uuid}
+    for device in seen.devices:
+        if device["uuid"] not in listed and device["ordinal"] in seen.kernels:
+            take(report, computation.judge(seen.kernels[device["ordinal"]], device["name"]))
+
+
+def fitting(start: Start, driver: Cuda | None) -> tuple[Wheel, ...]:
+    """The published wheels for the first GPU under this driver."""
+    capability = next((device["capability"] for device in start.devices if device["capability"]), None)
+    return wheels_for(Capability.parse(capability) if capability else None, machine=platform.machine(), driver=driver)
+
+
+def kernels_of(host: Facts, card: Gpu, reply: Reply) -> tuple[computation.Kernel, ...]:
+    """What was computed on this GPU, or on slices of it. Raises NotApplicable when it is hidden on purpose."""
+    for hidden in view_of(host).hidden:
+        if hidden.gpu == card:
+            raise NotApplicable(f"env.{VARIABLE}", f"{card} is hidden on purpose", hidden.by)
+    seen = Seen.parse(reply.answer.value) if isinstance(reply.answer, Value) else None
+    if seen is None or seen.error is not None:
+        raise Unable("CUDA does not start in torch", blocked_by=OURS)
+    ordinals = seen.ordinals(bare(uuid) for uuid in (card.uuid, *card.slices) if uuid)
+    found = tuple(seen.kernels[ordinal] for ordinal in ordinals if ordinal in seen.kernels)
+    if not found:
+        raise Unable(f"{card}: torch does not show it", blocked_by=OURS)
+    return found
+
+
+def told_right(report: Any, kernel: computation.Kernel, card: Gpu) -> None:
+    """Evidence and measures of a GPU that computed right."""
+    report.saw(f"{card}: a product of 512 x 512 matrices, {kernel.worst:.2g} of what float32 may be off by")
+    report.measure("kernel_s", kernel.kernel_s)
+    report.measure("error_share", kernel.worst)
+    report.limit("error_share", 1, "n u |A||B|, Higham, Accuracy and Stability of Numerical Algorithms, 3.1")
+
+
+def take(report: Any, finding: Finding | None) -> None:
+    """Put a finding, if there is one, into the report."""
+    if finding is not None:
+        report.bad(finding.pitfall, *finding.evidence, confidence=finding.confidence, **finding.params)

@@ -1,0 +1,171 @@
+"""Torch holds code that runs on each GPU here, and on each capability that the profile expects.
+
+Looks at: the images that the wheel says it holds, against the compute capability of each GPU by NVIDIA's rules (machine
+code within a major number, arch-specific and family targets, integrated GPUs, PTX and its version against the driver);
+then one of torch's own kernels is launched on that GPU. For a capability that the profile expects and no GPU here has,
+the rules alone decide.
+Why it matters: a wheel without code for a GPU imports, counts it, allocates on it, and fails at the first operation; with
+PTX alone the first run compiles for minutes. The usual advice, a newer wheel, is wrong where newer wheels dropped the GPU.
+Does not apply when: there is no NVIDIA GPU and nothing expects one, or torch is not installed.
+Cost and disturbance: half a second a GPU; a few MB on it for that time. A busy GPU is left alone (`unable, gpu-busy`).
+If it is bad: the finding names the wheels that fit this GPU and this driver, or what to build.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpucheck import computation, presence, wheel
+from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
+from gpucheck.computation import Seen
+from gpucheck.process import Value
+from gpucheck.verdict import Bug, NotApplicable, Unable
+from gpucheck.visibility import VARIABLE, Gpu, bare
+from gpucheck.wheel import Installed
+
+if TYPE_CHECKING:
+    from gpucheck.facts import Facts
+    from gpucheck.process import Reply
+    from gpucheck.verdict import Finding
+
+pytestmark = pytest.mark.probe(
+    subject="host", level="quick", essential=("images",), extra=("launch",), disturbs="none", deadline_s=60, cost_s=0.5
+)
+TORCH_S = 50.0
+STARTED_BY = "cuda-available"
+NO_IMAGE = (209, 222)
+
+
+@pytest.fixture(scope="module")
+def asked() -> dict[str, Reply]:
+    """Torch's answers by what was asked, which all subjects share."""
+    return {}
+
+
+def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, asked: dict[str, Reply]) -> None:
+    """The host: capabilities that are expected, and that no GPU here has."""
+    wanted = expected(host, options)
+    if (why := no_torch(host)) is not None:
+        raise why
+    with report.leg("images"):
+        seen = ask(child, asked, None)
+        if (lacking := computation.cpu_only(seen.cuda_build, seen.version, best(wanted), seen.hip_build)) is not None:
+            take(report, lacking)
+            return
+        installed = parse(seen)
+        report.saw(str(installed))
+        for capability in wanted:
+            judge(report, installed, capability, None)
+    report.not_run("launch", f"no GPU of {' or '.join(map(str, wanted))} here")
+
+
+@pytest.mark.probe(subject="gpu", level="quick", essential=("images", "launch"), disturbs="idle", deadline_s=60, cost_s=1.0)
+def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Reply]) -> None:
+    """One GPU: the rules, then a launch."""
+    card = Gpu.parse(gpu)
+    if (why := computation.in_use(gpu, options["disturb"])) is not None:
+        raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
+    if (lack := no_torch(host)) is not None:
+        raise lack
+    if card.capability is None:
+        raise Unable(f"the capability of {card}", blocked_by=presence.PROBE)
+    seen = ask(child, asked, "add", spare(host, options))
+    if seen.cuda_build is None:
+        raise Unable(f"CUDA in torch: {seen.build}", blocked_by=STARTED_BY)
+    installed, capability, driver = parse(seen), Capability.parse(card.capability), version_of(host)
+    with report.leg("images"):
+        judge(report, installed, capability, driver)
+    with report.leg("launch"):
+        launched(report, seen, card, wheel.how(installed, capability, driver))
+
+
+def expected(host: Facts, options: Any) -> list[Capability]:
+    """Capabilities of the profile that no GPU here has. Raises NotApplicable when there are none."""
+    here = {gpu["capability"] for gpu in host.known("nvml.gpus") or ()}
+    wanted = [text for text in options.profile.expect.get("capabilities", ()) if text not in here]
+    if wanted:
+        return [Capability.parse(str(text)) for text in wanted]
+    if not here and (absent := presence.nothing_to_ask(host)) is not None:
+        raise absent
+    source = options.profile.path or "no profile"
+    raise NotApplicable("expect.capabilities", "no capability is expected beside those of the GPUs here", source)
+
+
+def no_torch(host: Facts) -> NotApplicable | None:
+    """Why there is no wheel to judge."""
+    torch = host["package.torch"]
+    if torch.why is not None or torch.value is not None:
+        return None
+    return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+
+
+def ask(child: Any, asked: dict[str, Reply], kernel: str | None, spare: tuple[str, ...] = ()) -> Seen:
+    """What torch says, asked once. Raises Unable when it gives no answer: `cuda-available` says why."""
+    key = kernel or "nothing"
+    if key not in asked:
+        asked[key] = child("cuda_torch", {"kernel": kernel, "spare": list(spare)}, deadline_s=TORCH_S)
+    reply = asked[key]
+    if not isinstance(reply.answer, Value):
+        raise Unable(f"torch's answer: {reply.ended}, {reply.answer}", blocked_by=STARTED_BY)
+    return Seen.parse(reply.answer.value)
+
+
+def parse(seen: Seen) -> Installed:
+    """The wheel. A name of an image that is none would be our bug."""
+    try:
+        return Installed.parse(seen.version, seen.cuda_build or "", seen.arch_flags, platform.machine())
+    except ValueError as error:
+        raise Bug(str(error)) from error
+
+
+def judge(report: Any, installed: Installed, capability: Capability, driver: Cuda | None) -> None:
+    """One capability by the rules: a finding, or evidence of how it runs."""
+    finding = wheel.judge(installed, capability, driver)
+    take(report, finding)
+    if finding is None:
+        report.saw(f"{name_of(capability)}: {installed} {wheel.how(installed, capability, driver).value}")
+
+
+def launched(report: Any, seen: Seen, card: Gpu, fit: Fit) -> None:
+    """Hold the launch against the rules: a launch that the rules exclude is our bug."""
+    if seen.error is not None:
+        raise Unable(f"a start of CUDA: {seen.error}", blocked_by=STARTED_BY)
+    ordinals = seen.ordinals(bare(uuid) for uuid in (card.uuid, *card.slices) if uuid)
+    kernels = [seen.kernels[ordinal] for ordinal in ordinals if ordinal in seen.kernels]
+    if not kernels:
+        raise Unable(f"{card}: torch does not show it ({VARIABLE}, or see cuda-available)", blocked_by=STARTED_BY)
+    for kernel in kernels:
+        if kernel.is_right:
+            if fit is Fit.NONE:
+                raise Bug(f"{card}: a kernel ran, though by the rules no image is for it")
+            report.saw(f"{card}: torch's own kernel ran in {kernel.kernel_s:.2f} s, its numbers are right")
+        elif computation.status_of(kernel.text) in NO_IMAGE and report.findings:
+            report.saw(f"{card}: {kernel.step}: {kernel.text.partition(chr(10))[0]}")
+        else:
+            take(report, computation.judge(kernel, str(card)))
+
+
+def spare(host: Facts, options: Any) -> tuple[str, ...]:
+    """UUIDs of GPUs that are not to be touched."""
+    gpus = host.known("nvml.gpus") or ()
+    return tuple(bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and computation.in_use(gpu, options["disturb"]))
+
+
+def version_of(host: Facts) -> Cuda | None:
+    """The newest CUDA that the driver supports."""
+    told = host.known("nvml.cuda_version")
+    return Cuda.parse(told) if told else None
+
+
+def best(wanted: list[Capability]) -> Any:
+    """The published wheels for the first capability."""
+    return wheels_for(wanted[0], machine=platform.machine())
+
+
+def take(report: Any, finding: Finding | None) -> None:
+    """Put a finding, if there is one, into the report with its own weight."""
+    if finding is not None:
+        report.findings.append(finding)

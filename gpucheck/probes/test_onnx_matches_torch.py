@@ -1,0 +1,140 @@
+"""An exported model gives PyTorch's numbers in ONNX Runtime.
+
+Looks at: three small models (convolution with batch norm, transformer block, LSTM), exported by the tracing exporter, and
+one of them (deep: all) by the dynamo exporter, each with a dynamic batch; ONNX Runtime's answers against PyTorch's on
+inputs that differ from the export sample in sign, scale and batch size, 1 among them; a run in float64 that says which
+side is wrong; which execution provider really ran the nodes, from ONNX Runtime's own profile.
+Why it matters: an export that is wrong still runs. Branches, sizes and statistics frozen at export agree on the sample and
+nowhere else, and a provider that cannot be loaded is replaced by the CPU in silence.
+Does not apply when: torch, onnx or onnxruntime is not installed (extra `onnx`). Without onnxscript the dynamo leg is not run.
+Cost and disturbance: 7 s on two cores, most of it the dynamo exporter's imports; disturbs nobody, leaves nothing.
+If it is bad: each finding names model, input, size of the error and the side that is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpucheck import onnx_drift, tolerance
+from gpucheck.replies import value_of
+from gpucheck.verdict import Bug, NotApplicable, Unable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child
+    from gpucheck.process import Reply
+    from gpucheck.report import Report
+
+pytestmark = pytest.mark.probe(
+    subject="host", essential=("legacy",), extra=("dynamo",), deadline_s=180, cost_s=8
+)
+
+MODELS = ("onnx_models:conv_norm", "onnx_models:transformer", "onnx_models:lstm")
+DYNAMO = ("onnx_models:transformer",)
+CPU = "CPUExecutionProvider"
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-openvino", "onnxruntime-directml")
+
+
+def test_onnx_matches_torch(report: Report, host: Facts, child: Child, scratch_folder: Path) -> None:
+    """Export by each exporter, compare in a process that has never seen torch."""
+    rule_out(host)
+    for exporter, models in (("legacy", MODELS), ("dynamo", MODELS if report.deep else DYNAMO)):
+        with report.leg(exporter):
+            exported = export(child, exporter, models, scratch_folder)
+            made = sort_out(report, exporter, exported)
+            compared, errors = compare(child, made, CPU, scratch_folder)
+            judge(report, exporter, made, compared, errors)
+
+
+def rule_out(host: Facts) -> None:
+    """Raises NotApplicable when a package is known not to be there."""
+    for names in (("torch",), ("onnx",), RUNTIMES):
+        facts = [host[f"package.{name}"] for name in names]
+        if all(fact.is_known and fact.value is None for fact in facts):
+            raise NotApplicable(f"package.{names[0]}", f"{names[0]} is not installed: extra `onnx`", facts[0].source)
+
+
+def value(reply: Reply, what: str) -> Any:
+    """What the payload returned; a library that is missing or cannot be imported is not ours to judge."""
+    match reply.answer:
+        case object(type="ModuleNotFoundError", text=text):
+            raise NotApplicable("package.onnxruntime", f"{text}: extra `onnx`", "import in the judged Python")
+        case object(type="ImportError" | "OSError" as kind, text=text):
+            raise Unable(f"{what}: {kind}: {text}")
+    return value_of(reply, what)
+
+
+def export(child: Child, exporter: str, models: tuple[str, ...], folder: Path) -> Mapping[str, Any]:
+    """Export models into ``folder``. Raises NotApplicable when the exporter is not installed."""
+    args = {"exporter": exporter, "folder": str(folder), "models": models}
+    answer: Mapping[str, Any] = value(child("onnx_export", args), f"{exporter} exporter")
+    if answer["missing"]:
+        lacking = answer["missing"]
+        raise NotApplicable(f"package.{lacking}", f"{lacking} is not installed: extra `onnx`", "import")
+    return answer["models"]
+
+
+def sort_out(report: Report, exporter: str, exported: Mapping[str, Any], *, ours: bool = True) -> Mapping[str, Any]:
+    """The models that were exported. A refusal of our own model is our bug, of a user's a finding."""
+    for name, made in exported.items():
+        if fault := made.get("fault"):
+            if ours and fault["kind"] == "refused":
+                raise Bug(f"the {exporter} exporter refuses {name}: {fault['told']}")
+            report.bad("onnx-export-failed", f"{exporter}, {name}: {fault['told']}", exporter=exporter)
+    return {name: made for name, made in exported.items() if "fault" not in made}
+
+
+def compare(child: Child, made: Mapping[str, Any], provider: str, folder: Path) -> tuple[Mapping[str, Any], str]:
+    """Each model's comparison in ONNX Runtime on that provider, and what it wrote to standard error."""
+    args = {"models": made, "folder": str(folder), "tolerance": tolerance.as_args(), "providers": [[provider, {}]]}
+    reply = child("onnx_compare", args, warm=False)
+    return value(reply, "ONNX Runtime"), reply.errors
+
+
+def judge(
+    report: Report, exporter: str, made: Mapping[str, Any], compared: Mapping[str, Any], errors: str, *, ours: bool = True
+) -> None:
+    """Every model of one exporter: drift, fallback, or evidence that there is neither."""
+    for name, model in compared["models"].items():
+        if "unloadable" in model:
+            report.bad("onnx-export-failed", f"{exporter}, {name}: {model['unloadable']}", exporter=exporter)
+            continue
+        found = onnx_drift.slips(model)
+        lines = onnx_drift.drift(name, model)
+        if lines:
+            report.bad("onnx-drift", *lines, *at_export(made[name]), exporter=exporter, model=name)
+        elif found:
+            raise Bug(f"{exporter}, {name}: {'; '.join(found)}") if ours else Unable(f"{name}: {'; '.join(found)}")
+        if elsewhere := onnx_drift.fallback(compared["asked"][0], model):
+            report.bad("onnx-provider-fallback", elsewhere, *reasons(errors), provider=compared["asked"][0])
+    conclude(report, exporter, compared)
+
+
+def at_export(made: Mapping[str, Any]) -> list[str]:
+    """What was suspect when the model was exported."""
+    training = made["training"]
+    lines = [f"in training mode at export: {', '.join(training[:5])}"] if training else []
+    return lines + [f"the tracer warned: {text.partition('.')[0]}" for text in made["tracer_warnings"][:2]]
+
+
+def reasons(errors: str) -> list[str]:
+    """ONNX Runtime's own words about a provider."""
+    lines = [line.strip() for line in errors.splitlines()]
+    return [line for line in lines if "provider" in line.lower() or "Failed to load" in line][:3]
+
+
+def conclude(report: Report, exporter: str, compared: Mapping[str, Any]) -> None:
+    """Evidence and measures of one exporter."""
+    models = compared["models"]
+    if (share := onnx_drift.worst_share(models)) < math.inf:
+        report.measure(f"{exporter}_worst_share_of_tolerance", share)
+    for name, model in models.items():
+        if "cases" in model:
+            cases = ", ".join(f"{case['name']} (batch {case['batch']})" for case in model["cases"])
+            report.saw(f"{exporter}, {name.partition(':')[2]}: {cases}; {onnx_drift.ran_on(model)}")

@@ -1,0 +1,126 @@
+"""The record: one JSON document a line, appended as things happen, valid after every line.
+
+Every other output is a reading of it. A row is one write; a short write (a full disk) is taken back, so that a reader
+never sees half a row followed by another. Readers keep keys they do not know and drop a torn last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpucheck.verdict import Because, Finding, NotRun, Result, Subject, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA = 1
+KEEP = 100
+SUFFIX = ".jsonl"
+
+
+def state_folder() -> Path:
+    """Where records go when nobody says otherwise."""
+    base = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    return Path(base) / "gpucheck"
+
+
+class Record:
+    """Appends rows to a file. When the file takes no row, the rows go to stderr and :attr:`error` says why."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path = path
+        self.run = run
+        self.error: str | None = None
+
+    def append(self, kind: str, row: Mapping[str, Any], *, durable: bool = False) -> dict[str, Any]:
+        """Write one row and return it whole. ``durable``: on the disk before this returns."""
+        whole = {"kind": kind, "run": self.run, **row}
+        line = (json.dumps(whole, default=str, ensure_ascii=False) + "\n").encode(errors="replace")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _append(self.path, line, durable=durable)
+        except OSError as error:
+            self.error = f"{self.path}: {error.strerror}"
+            sys.stderr.write(line.decode())
+        return whole
+
+
+def _append(path: Path, line: bytes, *, durable: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        written = os.write(descriptor, line)
+        if written != len(line):
+            os.ftruncate(descriptor, size)
+            raise OSError(28, "No space left on device")
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a record; a torn last line is dropped. Raises OSError, and ValueError for a torn line elsewhere."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text.split("\n")
+    whole, last = lines[:-1], lines[-1]
+    rows = []
+    for number, line in enumerate(whole, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number} is not a row of a record: {error}") from None
+        rows.append(row)
+    if last and not rows:
+        raise ValueError(f"{path} is not a record")
+    return rows
+
+
+def prune(folder: Path, keep: int = KEEP) -> None:
+    """Keep the newest ``keep`` records of the state folder; run ids sort by time."""
+    for path in sorted(folder.glob("*" + SUFFIX))[:-keep]:
+        path.unlink(missing_ok=True)
+
+
+def result_row(result: Result) -> dict[str, Any]:
+    """A result as the fields of a row; its outcome and the words of its findings are added by the writer."""
+    row = asdict(result)
+    row["verdict"] = result.verdict.value
+    for finding in row["findings"]:
+        finding["weight"] = finding["weight"].value
+    return row
+
+
+def result_of(row: Mapping[str, Any]) -> Result:
+    """The result that a row of kind ``result`` holds."""
+    findings = tuple(
+        Finding(
+            pitfall=f["pitfall"],
+            weight=Verdict(f["weight"]),
+            evidence=tuple(f["evidence"]),
+            params=f["params"],
+            confidence=f["confidence"],
+            accepted=f["accepted"],
+        )
+        for f in row["findings"]
+    )
+    plain = {
+        name: row[name]
+        for name in ("probe", "title", "measures", "limits", "blocked_by", "where", "started", "duration_s", "rehearsal")
+    }
+    return Result(
+        **plain,
+        subject=Subject(**row["subject"]),
+        verdict=Verdict(row["verdict"]),
+        evidence=tuple(row["evidence"]),
+        findings=findings,
+        legs=tuple(row["legs"]),
+        not_run=tuple(NotRun(**n) for n in row["not_run"]),
+        because=Because(**row["because"]) if row["because"] else None,
+        lacking=tuple(row["lacking"]),
+    )

@@ -1,0 +1,142 @@
+"""Rows of a record as lines of text: pure functions, 80 columns, readable without colour."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+WIDTH = 80
+INDENT = 11
+Row = dict[str, Any]
+ORDER = ("bad", "degraded", "ok", "unable", "checker-error", "not-applicable")
+EVIDENCE_LINES = 6
+
+
+def word(verdict: str) -> str:
+    """A verdict as people read it."""
+    return verdict.replace("not-applicable", "not applicable").replace("checker-error", "checker error")
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def probe_line(row: Row) -> str:
+    """One line a result: verdict, probe, subject, seconds."""
+    accepted = row["findings"] and row["outcome"] != "failed" and row["verdict"] == "bad"
+    verdict = "bad (accepted)" if accepted else word(row["verdict"])
+    return f"  {verdict:<15} {row['probe']:<24} {_cut(row['subject']['label'], 26):<26} {row['duration_s']:>7.1f} s"
+
+
+def not_run_lines(row: Row) -> Iterator[str]:
+    """What an ok did not look at."""
+    reasons: dict[str, list[str]] = {}
+    for missed in row["not_run"]:
+        reasons.setdefault(missed["why"], []).append(missed["leg"])
+    for why, legs in reasons.items():
+        yield from _wrapped("", f"not run: {', '.join(legs)} ({why})", indent=18)
+
+
+def _wrapped(label: str, text: str, indent: int = INDENT) -> Iterator[str]:
+    head = f"  {label}".ljust(indent)
+    body = textwrap.wrap(" ".join(text.split()), WIDTH - indent, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(body or [""]):
+        yield (head if number == 0 else " " * indent) + line
+
+
+def finding_lines(row: Row, finding: Mapping[str, Any]) -> Iterator[str]:
+    """One finding as a block: headline, evidence, the usual wrong guess, cause, remedy, what to type."""
+    yield f"{finding['weight'].upper()}  {finding['headline']}"
+    yield f"  {finding['pitfall']} · {row['probe']} · {row['subject']['label']}"
+    for number, line in enumerate(finding["evidence"] or row["evidence"][:EVIDENCE_LINES]):
+        yield from _wrapped("seen" if number == 0 else "", line)
+    if finding["wrong_guess"]:
+        yield from _wrapped("not", finding["wrong_guess"])
+    sure = "" if finding["confidence"] == "high" else f" ({finding['confidence']} confidence)"
+    yield from _wrapped("cause", finding["cause"] + sure)
+    yield from _wrapped("remedy", finding["remedy"])
+    note = {"needs-root": "  # needs root", "disrupts-jobs": "  # DISRUPTS RUNNING JOBS"}.get(finding["safety"], "")
+    for number, command in enumerate(finding["commands"]):
+        # Commands are never wrapped: they are there to be copied.
+        yield ("  type".ljust(INDENT) if number == 0 else " " * INDENT) + command
+    if note and finding["commands"]:
+        yield " " * INDENT + note.strip()
+
+
+def accepted_line(row: Row, finding: Mapping[str, Any]) -> str:
+    """An accepted finding stays visible, on one line."""
+    return f"accepted   {finding['pitfall']} ({row['probe']} · {row['subject']['label']}): {finding['accepted']}"
+
+
+def lack_lines(row: Row) -> Iterator[str]:
+    """A probe that could not look, or was wrong itself: what was missing."""
+    yield f"{word(row['verdict']).upper()}  {row['probe']} · {row['subject']['label']}"
+    for number, item in enumerate(row["lacking"]):
+        yield from _wrapped("lacking" if number == 0 else "", item)
+    if row["verdict"] == "checker-error":
+        yield from _wrapped("note", "this is gpucheck's own mistake or a payload's nonsense; it says nothing about the machine")
+
+
+def _blocked(row: Row, rows: Sequence[Row]) -> bool:
+    return bool(row["blocked_by"]) and any(r["probe"] == row["blocked_by"] and r["findings"] for r in rows)
+
+
+def blocks(rows: Sequence[Row]) -> Iterator[str]:
+    """Every finding and every "could not look", each as a block; what another finding explains stands under that one."""
+    for row in rows:
+        for finding in row["findings"]:
+            if finding["accepted"]:
+                yield accepted_line(row, finding)
+                continue
+            yield ""
+            yield from finding_lines(row, finding)
+            blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"]]
+            if blocked and finding is row["findings"][0]:
+                yield from _wrapped("blocks", ", ".join(dict.fromkeys(blocked)))
+    for row in rows:
+        if row["verdict"] in ("unable", "checker-error") and not _blocked(row, rows):
+            yield ""
+            yield from lack_lines(row)
+
+
+def counts(rows: Iterable[Row]) -> str:
+    """``5 ok · 1 degraded · 3 not applicable (no NVIDIA device, and nothing expects one)``."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["verdict"], []).append(row)
+    parts = []
+    for verdict in ORDER:
+        if verdict in found:
+            parts.append(f"{len(found[verdict])} {word(verdict)}" + _reasons(found[verdict]))
+    return " · ".join(parts) or "no probe ran"
+
+
+def _reasons(rows: Sequence[Row]) -> str:
+    reasons = list(dict.fromkeys(str(r["because"]["value"]) for r in rows if r["because"]))
+    return f" ({'; '.join(reasons)})" if reasons else ""
+
+
+def header(version: str, level: str, record: str, rehearsal: Sequence[str]) -> Iterator[str]:
+    """The first lines of a run."""
+    yield f"gpucheck {version} · level {level} · record {record}"
+    if rehearsal:
+        yield f"REHEARSAL of {', '.join(rehearsal)}: what follows says nothing about this machine"
+
+
+def junit_text(row: Row) -> str:
+    """A row's failure for JUnit and tracebacks: begins with the verdict."""
+    lines = [f"{row['verdict']}: {_headline(row)}"]
+    for finding in row["findings"]:
+        lines += ["", *finding_lines(row, finding)]
+    if not row["findings"]:
+        lines += ["", *lack_lines(row)]
+    return "\n".join(lines)
+
+
+def _headline(row: Row) -> str:
+    if row["findings"]:
+        return "; ".join(f"{f['pitfall']}: {f['headline']}" for f in row["findings"])
+    return row["lacking"][0] if row["lacking"] else row["title"]

@@ -1,0 +1,347 @@
+"""One run: read the facts, let the hermetic child pytest run the probes, take in its rows as they happen, clean up.
+
+No pytest here: the user's session (``replay``) and ``gpucheck run`` are two ways of showing the same run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pickle
+import re
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gpucheck
+from gpucheck import cleanup, owner, record, scratch
+from gpucheck.facts import Expectation, Facts, expect
+from gpucheck.process import Children, Follow
+from gpucheck.profile import UsageError
+from gpucheck.verdict import Exit, Outcome, Result, Subject, Verdict, accept, exit_status, outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpucheck.process import Reply
+    from gpucheck.profile import Options
+
+PACKAGE = Path(__file__).parent
+FACTS_S = 20.0
+GRACE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What the user's ``-k``, ``-m`` and ``-x`` ask of the probes."""
+
+    keyword: str = ""
+    markers: str = ""
+    maxfail: int = 0
+
+    def argv(self) -> list[str]:
+        """As arguments of the child pytest."""
+        keyword = ["-k", self.keyword] if self.keyword else []
+        markers = ["-m", self.markers] if self.markers else []
+        return [*keyword, *markers, *([f"--maxfail={self.maxfail}"] if self.maxfail else [])]
+
+
+@dataclass
+class Run:
+    """One run of the probes on this machine. ``show`` gets each event as it happens: a dict as :mod:`inner` tells it."""
+
+    options: Options
+    selection: Selection = field(default_factory=Selection)
+    show: Callable[[dict[str, Any]], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        _refuse_namesake()
+        self.owner = owner.this_run()
+        self.path = record_path(self.options, self.owner.run)
+        self.record = record.Record(self.path, self.owner.run)
+        self.facts = Facts()
+        self.plan: list[dict[str, str]] = []
+        self.left_out: list[dict[str, str]] = []
+        self.titles: dict[str, str] = {}
+        self.started: dict[str, str] | None = None
+        self.results: list[Result] = []
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self.interrupted = False
+
+    def perform(self) -> None:
+        """Run the probes. Raises UsageError; KeyboardInterrupt passes through after the clean-up."""
+        ends = time.monotonic() + self.options.budget_s
+        with ExitStack() as stack:
+            try:
+                scratch.sweep(self.owner)
+                folder = stack.enter_context(scratch.folder(self.owner))
+            except OSError as error:
+                self._cannot_begin(error)
+                return
+            children = stack.enter_context(Children(self.owner.run, folder))
+            stack.callback(cleanup.clean, self.owner, folder)
+            try:
+                self._probe(children, folder, ends)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                raise
+
+    def _probe(self, children: Children, folder: Path, ends: float) -> None:
+        self.facts = self._read_facts(children, folder)
+        self._begin()
+        events = folder / "events"
+        given = folder / "given"
+        given.write_bytes(pickle.dumps(self._given(folder, ends)))
+        reply = children.run_argv(
+            self._argv(),
+            deadline_s=max(5.0, ends - time.monotonic()) + GRACE_S,
+            env={**_own_path(), "GPUCHECK_GIVEN": str(given), "GPUCHECK_EVENTS": str(events)},
+            follow=Follow(events, self._hear),
+            after=[sys.executable, "-B", "-m", "gpucheck.cleanup", str(folder)],
+        )
+        self._close(reply)
+
+    def _given(self, folder: Path, ends: float) -> Any:
+        from gpucheck.given import Given
+
+        return Given(
+            run=self.owner.run,
+            folder=folder,
+            owner=self.owner,
+            options=self.options,
+            facts=self.facts,
+            record=self.path,
+            ends=ends,
+        )
+
+    def _argv(self) -> list[str]:
+        folders = [str(PACKAGE / "probes")]
+        if self.options["probes"]:
+            folders.append(self.options["probes"])
+        settings = ["-c", str(PACKAGE / "markers.ini"), f"--rootdir={PACKAGE}", "--noconftest", "-q"]
+        plugins = ["-p", "pytest_timeout", "-p", "gpucheck.inner"]
+        return [sys.executable, "-B", "-m", "pytest", *settings, *plugins, *self.selection.argv(), *folders]
+
+    def _read_facts(self, children: Children, folder: Path) -> Facts:
+        out = folder / "facts.json"
+        argv = [sys.executable, "-B", "-m", "gpucheck.facts", "--out", str(out)]
+        if self.options["python"]:
+            argv += ["--python", self.options["python"]]
+        reply = children.run_argv(argv, deadline_s=FACTS_S, env=_own_path())
+        try:
+            facts = Facts.from_json(json.loads(out.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            where = "; ".join(reply.ended.where[-3:])
+            self._own_error(f"the facts of this machine could not be read: {reply.ended} {where} {reply.errors[-400:]}")
+            return Facts()
+        for failure in facts.failures:
+            self._own_error(f"a reader of facts broke: {failure}")
+        return expect(facts, self._expectations())
+
+    def _expectations(self) -> list[Expectation]:
+        """Who, beside the machine's own facts, expects GPUs here: the profile."""
+        gpus = self.options.profile.expect.get("gpus")
+        return [Expectation(f"the profile {self.options.profile.path}", gpus)] if gpus else []
+
+    def _begin(self) -> None:
+        profile = self.options.profile
+        self.record.append(
+            "run",
+            {
+                "schema": record.SCHEMA,
+                "version": gpucheck.__version__,
+                "started": now(),
+                "machine": self._machine(),
+                "python": {
+                    "executable": sys.executable,
+                    "version": sys.version.partition(" ")[0],
+                    "judged": self.facts.known("python.executable") or sys.executable,
+                },
+                "level": self.options["level"],
+                "options": self.options.to_json(),
+                "profile": {"path": profile.path, "sha256": _sha256(profile.path)} if profile.path else None,
+                "rehearsal": list(self.options["rehearse"]) or None,
+                "facts": self.facts.to_json()["facts"],
+            },
+        )
+
+    def _machine(self) -> dict[str, Any]:
+        known = {name: self.facts.known(f"machine.{name}") for name in ("id", "hostname", "boot_id", "serial", "container")}
+        return known | {"scheduler": self.facts.known("scheduler.job")}
+
+    def _hear(self, line: str) -> None:
+        event = json.loads(line)
+        if "plan" in event:
+            self.plan = event["plan"]["items"]
+            self.left_out = event["plan"]["left_out"]
+            self.titles = event["titles"]
+        if "start" in event:
+            self.started = event["start"]
+        if "result" in event:
+            self.started = None
+            self._take(event["result"])
+            self.record.error = self.record.error or event["record_error"]
+        self.show(event)
+
+    def _take(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+        self.results.append(record.result_of(row))
+
+    def _close(self, reply: Reply) -> None:
+        """Account for every probe that was planned and gave no row."""
+        if reply.ended.code == Exit.USAGE:
+            raise UsageError(_usage_text(reply))
+        how = str(reply.ended)
+        if reply.ended.kind != "exit" or reply.ended.code not in (0, 1, 5):
+            self._own_error(f"the probes' process {how}: {_last_words(reply)}")
+        stopped_on_purpose = reply.ended.kind == "exit" and reply.ended.code in (0, 1) and self.selection.maxfail
+        done = {(r.probe, r.subject.id) for r in self.results}
+        for item in self.plan:
+            if (item["probe"], item["subject"]) not in done and not stopped_on_purpose:
+                self._add(self._unreached(item, reply))
+
+    def _unreached(self, item: dict[str, str], reply: Reply) -> Result:
+        began = self.started is not None and self.started["probe"] == item["probe"]
+        died = began and not reply.hung
+        where = list(reply.ended.where[:12]) if began else []
+        why = f"the probes' process {reply.ended}" + (" in this probe" if began else " before this probe")
+        return Result(
+            probe=item["probe"],
+            title=self.titles.get(item["probe"], ""),
+            subject=Subject("host", item["subject"], "host"),
+            verdict=Verdict.CHECKER_ERROR if died else Verdict.UNABLE,
+            lacking=(why, *where),
+            started=now(),
+        )
+
+    def _own_error(self, text: str) -> None:
+        subject = Subject("host", self.facts.known("machine.id") or "host", "host")
+        self._add(Result("gpucheck", "gpucheck itself works", subject, Verdict.CHECKER_ERROR, lacking=(text.strip(),)))
+
+    def _cannot_begin(self, error: OSError) -> None:
+        where = error.filename or "the temporary folder"
+        self._own_error(f"no place to work: {where}: {error.strerror}; set TMPDIR to a folder that can be written")
+
+    def _add(self, result: Result) -> None:
+        result = accept(result, self.options.policy, now()[:10])
+        row = record.result_row(result) | {"outcome": outcome(result, self.options.policy).value, "probe_version": 1}
+        row = self.record.append("result", row)
+        self._take(row)
+        self.show({"result": row})
+
+    def bad(self) -> list[Result]:
+        """The results that close the gate in front of the user's tests."""
+        failed = [r for r in self.results if outcome(r, self.options.policy) is Outcome.FAILED]
+        return [r for r in failed if r.verdict is Verdict.BAD or r.probe in self.options.policy.require]
+
+    def stale_acceptances(self) -> list[str]:
+        """A line about each acceptance that is past its date or matches nothing that was found."""
+        today = now()[:10]
+        met = {f.pitfall for r in self.results for f in r.findings}
+        lines = []
+        for acceptance in self.options.policy.accept.values():
+            if not acceptance.holds(today):
+                lines.append(f"the acceptance of {acceptance.pitfall} ended on {acceptance.until}")
+            elif acceptance.pitfall not in met:
+                lines.append(f"the acceptance of {acceptance.pitfall} matched nothing in this run")
+        return lines
+
+    def unknown_ids(self) -> list[str]:
+        """Required or allowed probes that this run does not have: a requirement that nobody looked at."""
+        known = {item["probe"] for item in (*self.plan, *self.left_out)}
+        return sorted(self.options.policy.require - known) if known else []
+
+    def status(self, user_passed: int = 0, user_failed: int = 0) -> Exit:
+        """The exit status of the run."""
+        status = exit_status(self.results, self.options.policy, user_passed=user_passed, user_failed=user_failed)
+        looked_at = {r.probe for r in self.results}
+        if status in (Exit.OK, Exit.UNDECIDED, Exit.NOTHING_JUDGED) and self.options.policy.require - looked_at:
+            return Exit.BAD
+        if status is Exit.OK and self.record.error:
+            return Exit.UNDECIDED
+        return status
+
+    def finish(self, status: int, user_passed: int = 0, user_failed: int = 0) -> None:
+        """Write the last row."""
+        counts: dict[str, int] = {}
+        for result in self.results:
+            counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
+        done = {(r.probe, r.subject.id) for r in self.results}
+        missed = [item for item in self.plan if (item["probe"], item["subject"]) not in done]
+        self.record.append(
+            "summary",
+            {
+                "ended": now(),
+                "counts": counts,
+                "not_reached": missed,
+                "machine_verdict": _machine_verdict(self.results, self.status(), status),
+                "user_tests": {"passed": user_passed, "failed": user_failed},
+                "exit": int(status),
+            },
+        )
+        if not self.options["record"]:
+            record.prune(self.path.parent)
+
+
+def _machine_verdict(results: list[Result], own: Exit, status: int) -> str:
+    """The machine in one word, whatever the user's own tests did."""
+    if status == Exit.INTERRUPTED:
+        return "interrupted"
+    if own is Exit.OK:
+        return "degraded" if any(r.verdict is Verdict.DEGRADED for r in results) else "ok"
+    return {Exit.BAD: "bad", Exit.NOTHING_JUDGED: "nothing-judged"}.get(own, "undecided")
+
+
+def now() -> str:
+    """This moment in UTC, to the millisecond, as the record writes it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def record_path(options: Options, run: str) -> Path:
+    """Where the record of this run goes."""
+    return Path(options["record"]).absolute() if options["record"] else record.state_folder() / f"{run}{record.SUFFIX}"
+
+
+def _own_path() -> dict[str, str]:
+    """Our own children must find this very package, however it got onto the path."""
+    path = os.environ.get("PYTHONPATH")
+    return {
+        "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *([path] if path else [])]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+
+
+def _sha256(path: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _last_words(reply: Reply) -> str:
+    text = reply.errors if reply.errors.strip() else reply.output
+    return " ".join(text.split())[-600:]
+
+
+def _usage_text(reply: Reply) -> str:
+    lines = [line for line in (reply.errors + "\n" + reply.output).splitlines() if line.strip()]
+    wanted = [re.sub(r"^ERROR:\s*", "", line) for line in lines if "ERROR" in line] or lines[-3:]
+    return "; ".join(wanted)[:600]
+
+
+def _refuse_namesake() -> None:
+    """Another distribution on the index ships files of the same names over ours."""
+    try:
+        metadata.distribution("gpucheck")
+    except metadata.PackageNotFoundError:
+        return
+    raise UsageError(
+        "another package named `gpucheck` is installed beside pytest-gpucheck and overwrites its files; run\n"
+        "  pip uninstall -y gpucheck pytest-gpucheck && pip install pytest-gpucheck"
+    )
+

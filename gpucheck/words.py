@@ -1,0 +1,64 @@
+"""A finding in words: the knowledge base's entry, its commands filled in for this machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpucheck import pitfalls
+from gpucheck.verdict import Bug
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpucheck.facts import Facts
+    from gpucheck.verdict import Finding
+
+_PLACEHOLDER = re.compile(r"\{([a-z][\w.]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """What an operator reads of one pitfall."""
+
+    headline: str
+    wrong_guess: str
+    cause: str
+    remedy: str
+    commands: tuple[str, ...]
+    safety: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As fields of a finding in the record."""
+        return asdict(self)
+
+
+def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
+    """``text`` with its placeholders filled from ``params``, else from facts; what nobody knows stands as ``<NAME>``."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1]
+        known = params.get(name) or (facts.known(name) if facts is not None else None)
+        return str(known) if isinstance(known, (str, int, float)) else f"<{name.upper()}>"
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def of(finding: Finding, facts: Facts | None, lang: str) -> Worded:
+    """The words of a finding. Raises Bug for a pitfall that has no entry."""
+    try:
+        entry = pitfalls.load().get(finding.pitfall)
+    except pitfalls.PitfallError as error:
+        raise Bug(f"the knowledge base cannot be read: {error}") from None
+    if entry is None:
+        raise Bug(f"the knowledge base has no entry `{finding.pitfall}`")
+    text = entry.words(lang)
+    return Worded(
+        headline=fill(text.headline, finding.params, facts),
+        wrong_guess=text.wrong_guess,
+        cause=fill(text.cause, finding.params, facts),
+        remedy=fill(text.remedy, finding.params, facts),
+        commands=tuple(fill(command, finding.params, facts) for command in entry.commands),
+        safety=entry.safety.value,
+    )

@@ -1,0 +1,154 @@
+"""Datasets that break a DataLoader, each in one way, for real. Found by path by the payload under test."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch.utils.data import get_worker_info
+
+
+class Numbers:
+    """Eight small samples; nothing wrong with them."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), index)
+
+
+class AtFive(Numbers):
+    """Something happens in the worker that reads sample 5."""
+
+    def __init__(self, happen: Callable[[], None]) -> None:
+        self.happen = happen
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5 and get_worker_info() is not None:
+            self.happen()
+        return super().__getitem__(index)
+
+
+def _sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _segfault() -> None:
+    ctypes.string_at(0)
+
+
+def _exit() -> None:
+    os._exit(3)
+
+
+def _hang() -> None:
+    time.sleep(600)
+
+
+def _raise() -> None:
+    raise KeyError("no such sample")
+
+
+class Carrying(Numbers):
+    """Carries something that may not pickle."""
+
+    def __init__(self, load: object) -> None:
+        self.nothing = None
+        self.load = load
+
+
+class Holder:
+    """Holds something one level down."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+class InWorkers(Numbers):
+    """Answers otherwise in a worker than in the parent."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) + (get_worker_info() is not None)
+
+
+class Random(Numbers):
+    """Answers otherwise each time."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand(4)
+
+
+class Empty(Numbers):
+    """Has no samples."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+class Large(Numbers):
+    """Samples of 4 MB."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((1 << 20,), float(index))
+
+
+class Nested(Numbers):
+    """Samples that do not stack: dictionaries of lists of different lengths."""
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        return {"boxes": [torch.ones(2)] * index, "name": str(index), "size": (index, index)}
+
+
+if multiprocessing.current_process().name == "MainProcess":
+
+    class Nowhere(Numbers):
+        """A class that a fresh interpreter does not have."""
+
+    def nowhere() -> Numbers:
+        return Nowhere()
+
+
+def killed() -> Numbers:
+    return AtFive(_sigkill)
+
+
+def segfaults() -> Numbers:
+    return AtFive(_segfault)
+
+
+def exits() -> Numbers:
+    return AtFive(_exit)
+
+
+def hangs() -> Numbers:
+    return AtFive(_hang)
+
+
+def raises() -> Numbers:
+    return AtFive(_raise)
+
+
+def with_lambda() -> Numbers:
+    return Carrying(lambda x: x)
+
+
+def with_file() -> Numbers:
+    return Carrying(Holder(open(os.devnull)))
+
+
+def with_lock() -> Numbers:
+    return Carrying(threading.Lock())
+
+
+def local_class() -> Numbers:
+    class Local(Numbers):
+        pass
+
+    return Local()

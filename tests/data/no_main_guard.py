@@ -1,0 +1,24 @@
+"""A training script that starts workers when it is imported, as a spawned worker does."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import DataLoader
+
+
+class Numbers:
+    """Four samples."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), index)
+
+
+def make() -> Numbers:
+    return Numbers()
+
+
+for _ in DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn", timeout=30):
+    pass
