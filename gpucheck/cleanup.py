@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from gpucheck.owner import Owner
 
 ENGINE_USED = "engine-used"
+SHM = Path("/dev/shm")  # noqa: S108 - payloads put the run's id into the names of what they make there
 
 
 def clean(who: Owner, folder: Path) -> list[str]:
     """Remove what run ``who`` made outside ``folder``; returns what would not go."""
     stuck = family.kill(lambda: family.bearers(who.run))
     left = [family.describe(pid) for pid in stuck]
+    for segment in SHM.glob(f"*{who.run}*"):
+        segment.unlink(missing_ok=True)
     if (folder / ENGINE_USED).exists():
         from gpucheck import engine
 

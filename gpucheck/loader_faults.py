@@ -25,7 +25,7 @@ _ANYWHERE = (
     ("shm-too-small", "is killed by signal: Bus error"),
 )
 # A worker that cannot unpickle the dataset dies before torch is there to carry its exception to the parent.
-_ON_WORKERS_STDERR = (("unpicklable-dataset", "Can't get attribute"), ("unpicklable-dataset", "No module named"))
+_ON_WORKERS_STDERR = ("Can't get attribute", "No module named")
 _DIED = re.compile(r"DataLoader worker .*(?:exited unexpectedly|is killed by signal)")
 _TIMED_OUT = "DataLoader timed out"
 
@@ -51,24 +51,20 @@ class Fault:
             where=reported.get("where", ""),
         )
 
-    @property
-    def timed_out(self) -> bool:
-        """Whether a batch did not come in time."""
-        return _TIMED_OUT in self.told
-
     def pitfall(self) -> str | None:
-        """The pitfall's id; None when this is an exception of the dataset's own, or a time-out."""
+        """The pitfall's id; None when this is an exception of the dataset's own."""
         if self.stage == "pickling":
             return "unpicklable-dataset"
         for pitfall, phrase in _ANYWHERE:
             if phrase in self.told or phrase in self.worker_stderr:
                 return pitfall
-        for pitfall, phrase in _ON_WORKERS_STDERR:
-            if phrase in self.worker_stderr:
-                return pitfall
+        if any(phrase in self.worker_stderr for phrase in _ON_WORKERS_STDERR):
+            return "main-module-not-importable"
         if -signal.SIGBUS in self.exit_codes:
             return "shm-too-small"
-        return "dataloader-worker-died" if _DIED.search(self.told) else None
+        if _DIED.search(self.told):
+            return "dataloader-worker-died"
+        return "dataloader-timeout" if _TIMED_OUT in self.told else None
 
     def evidence(self) -> tuple[str, ...]:
         """Lines for people: what torch said, how workers ended, the worker's own last line, the attribute to blame."""

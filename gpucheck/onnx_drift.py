@@ -10,6 +10,13 @@ if TYPE_CHECKING:
 
 SAMPLE = "sample"
 """The case that is the exporter's own sample: agreement on it alone shows nothing."""
+# onnxruntime's words when it does not load a file (1.16 to 1.32).
+_UNLOADABLE = (
+    ("onnx-ir-version", "IR version"),
+    ("opset-mismatch", "opset"),
+    ("ort-op-not-implemented", "NOT_IMPLEMENTED"),
+    ("onnx-file-unreadable", "INVALID_PROTOBUF"),
+)
 _SIDES = {
     (False, False): "neither is past tolerance of a float64 run, only of the other",
     (True, False): "ONNX Runtime's answer is the wrong one",
@@ -135,3 +142,8 @@ def ran_on(model: Mapping[str, Any]) -> str:
 def worst_share(models: Mapping[str, Mapping[str, Any]]) -> float:
     """The worst error of all, as a share of what is allowed: how near to drift."""
     return max((one.share for name, model in models.items() for one in outputs(name, model)), default=float("inf"))
+
+
+def unloadable(text: str) -> str:
+    """The pitfall of a model that ONNX Runtime does not load, from its words."""
+    return next((pitfall for pitfall, phrase in _UNLOADABLE if phrase in text), "onnx-invalid-graph")

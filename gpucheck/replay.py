@@ -274,7 +274,7 @@ class Controller:
         result = yield
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        if self.done or self.run.rows:
+        if self.run.began:
             self.run.finish(self.exit_status(exitstatus), self.user_passed, self.user_failed)
         return result
 

@@ -14,8 +14,9 @@ KILLED = ("SIGKILL", "SIGTERM")
 
 
 def value_of(reply: Reply, what: str) -> Any:
-    """The payload's value. Raises Unable when the machine was in the way (refused, killed, out of memory, out of time)
-    and Bug when we were; ``what`` names what was asked.
+    """The payload's value; ``what`` names what was asked.
+
+    Raises Unable when the machine was in the way (refused, killed, out of memory, out of time) and Bug when we were.
     """
     if isinstance(reply.answer, Value):
         return reply.answer.value

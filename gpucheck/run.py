@@ -73,6 +73,7 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.interrupted = False
+        self.began = False
 
     def perform(self) -> None:
         """Run the probes. Raises UsageError; KeyboardInterrupt passes through after the clean-up."""
@@ -151,6 +152,7 @@ class Run:
 
     def _begin(self) -> None:
         profile = self.options.profile
+        self.began = True
         self.record.append(
             "run",
             {

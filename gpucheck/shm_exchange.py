@@ -140,19 +140,21 @@ def tensors_seen(answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Seen:
     number, outcome = plan["batches"], answer["outcome"]
     queue = f"a torch {answer['torch']} queue"
     if outcome == "exchanged":
-        held = bytes_text(plan["held_bytes"])
-        size = bytes_text(answer["batch_bytes"])
+        held, size = bytes_text(plan["held_bytes"]), bytes_text(answer["batch_bytes"])
         return Seen(End.WORKS, f"{number} batches of {size} through {queue} and back, with {held} held beside them")
-    if outcome == "lost":
-        return Seen(
-            End.LOST,
-            f"{queue} dropped {answer['lost']} of {number} batches in silence: its sender went on, its receiver would"
-            f" wait for ever ({answer['error']})",
-        )
     if outcome == "refused" and answer["errno"] == "ENOSPC":
         return Seen(End.NO_SPACE, "no space for what the job holds beside its batches (ENOSPC)", "ENOSPC")
     if outcome == "refused":
         return Seen(End.REFUSED, f"{answer['step']}: {answer['error']} ({answer['errno']})", answer["errno"])
+    return _tensors_stopped(answer, plan, queue)
+
+
+def _tensors_stopped(answer: Mapping[str, Any], plan: Mapping[str, Any], queue: str) -> Seen:
+    """What happened between the two processes."""
+    outcome = answer["outcome"]
+    if outcome == "lost":
+        lost = f"{queue} dropped {answer['lost']} of {plan['batches']} batches in silence"
+        return Seen(End.LOST, f"{lost}: its sender went on, its receiver would wait for ever ({answer['error']})")
     if outcome == "killed":
         end = End.BUS_ERROR if answer["signal"] == "SIGBUS" else End.KILLED
         return Seen(end, f"the {answer['who']} of {queue} was killed by {answer['signal']}")

@@ -1,8 +1,8 @@
 """How much ``/dev/shm`` a job takes, by NCCL's own sizes, and how to ask for it. Pure, a leaf.
 
-Sources, NVIDIA/nccl v2.10.3 to v2.30.7 (`src/transport/shm.cc`, `src/init.cc`, `src/proxy.cc`): a receiver allocates, for each
-channel and peer, one file that holds all its protocol buffers, and a sender a small one. Peer-to-peer over NVLink or PCIe
-needs none of it; where it is off or impossible, all ranks of a node need it at once.
+Sources, NVIDIA/nccl v2.10.3 to v2.30.7 (`src/transport/shm.cc`, `src/init.cc`, `src/proxy.cc`): a receiver allocates,
+for each channel and peer, one file that holds all its protocol buffers, and a sender a small one. Peer-to-peer over
+NVLink or PCIe needs none of it; where it is off or impossible, all ranks of a node need it at once.
 """
 
 from __future__ import annotations

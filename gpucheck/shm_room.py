@@ -1,4 +1,4 @@
-"""Can this ``/dev/shm`` hold that job? What a census of it means. Pure: ``payload/shm_census.py`` in, a judgement out."""
+"""Can this ``/dev/shm`` hold that job? A census of it (``payload/shm_census.py``) in, a judgement out. Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Judgement:
 
 
 def judge(room: Room, need: Need, *, contained: bool) -> Judgement | None:
-    """Why ``room`` cannot hold ``need``, or what will hurt; None when nothing is wrong. ``contained``: in a container."""
+    """Why ``room`` cannot hold ``need``, or what will hurt; None: nothing is wrong. ``contained``: in a container."""
     return _unusable(room) or _too_small(room, need, contained=contained) or _taken(room, need) or _littered(room, need)
 
 
@@ -117,7 +117,7 @@ def _taken(room: Room, need: Need) -> Judgement | None:
         return None
     evidence = (str(room), f"a job of {need.ranks} ranks takes {need}: {bytes_text(missing_bytes)} more than is free")
     if room.leftover_bytes >= missing_bytes:
-        return Judgement("shm-leftovers", Verdict.BAD, (*evidence, _names(room)), "high" if room.sees_all else "medium")
+        return Judgement("shm-leftovers", Verdict.BAD, (*evidence, _names(room)), _confidence(room))
     if room.living_bytes >= missing_bytes:
         # It frees itself when they end: this machine is busy, not broken.
         return Judgement("shm-full", Verdict.DEGRADED, evidence)
@@ -128,9 +128,11 @@ def _littered(room: Room, need: Need) -> Judgement | None:
     """Space enough, but the dead hold as much as a job takes, and it is memory."""
     if room.leftover_bytes < need.total_bytes:
         return None
-    return Judgement(
-        "shm-leftovers", Verdict.DEGRADED, (str(room), _names(room)), "high" if room.sees_all else "medium"
-    )
+    return Judgement("shm-leftovers", Verdict.DEGRADED, (str(room), _names(room)), _confidence(room))
+
+
+def _confidence(room: Room) -> str:
+    return "high" if room.sees_all else "medium"
 
 
 def _names(room: Room) -> str:

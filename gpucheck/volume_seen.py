@@ -40,13 +40,10 @@ def written(what: str, answer: Mapping[str, Any]) -> Fault | None:
     """Why ``what`` did not take the data; None when it did."""
     if "refused" not in answer:
         return None
-    evidence = (f"{what}: {refusal_text(answer)}", f"{what}: {place_text(answer['place'])}")
-    if answer["refused"] in FULL:
-        return Fault("disk-full", evidence)
     place = answer["place"]
-    if place is not None:
-        evidence = (*evidence, f"written as uid {place['as_uid']}")
-    return Fault("volume-not-writable", evidence)
+    as_uid = f" as uid {place['as_uid']}" if place else ""
+    evidence = (f"{what}: write{as_uid}: {refusal_text(answer)}", f"{what}: {place_text(place)}")
+    return Fault("disk-full" if answer["refused"] in FULL else "volume-not-writable", evidence)
 
 
 def read_back(what: str, wrote: Mapping[str, Any], answer: Mapping[str, Any]) -> Fault | None:

@@ -1,8 +1,9 @@
-"""Made machines for the tests of facts and of the probes that judge them: a tree with a /proc, /sys, /dev of its own."""
+"""What several tests need: an engine that answers; made machines, trees with a /proc, /sys and /dev of their own."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from gpucheck import facts
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
 
+ENGINE = Path(__file__).parents[1] / "ci" / "engine"
 ELF = "\x7fELF\x02"
 BARE = {
     "/proc/self/mountinfo": "1 0 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n2 1 0:2 / /dev/shm rw - tmpfs tmpfs rw\n",
@@ -87,7 +89,28 @@ class Plant:
         return facts.read(names, root=self.root, environ=environ, deadline_s=20)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Know the mark of probes, so that a test can import one."""
+    config.addinivalue_line("markers", "probe: a probe's subject, level, legs, disturbance and deadline")
+
+
 @pytest.fixture
 def plant(tmp_path: Path) -> Plant:
     """A bare machine without GPUs, to plant things on."""
     return Plant(tmp_path / "root")
+
+
+def lacking(what: str) -> None:
+    """Skip; but fail in CI (``CI``, or ``GPUCHECK_CI_ENGINE=required``), where a skip would hide a hole."""
+    if os.environ.get("CI") or os.environ.get("GPUCHECK_CI_ENGINE") == "required":
+        pytest.fail(what, pytrace=False)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> str:
+    """The address of an engine that answers: ``DOCKER_HOST``, the private one of ``ci/engine``, or the system's."""
+    asked = subprocess.run([ENGINE, "status"], capture_output=True, text=True, timeout=30, check=False)
+    if asked.returncode:
+        lacking(f'{asked.stderr.strip()}; start one: eval "$(ci/engine start)"')
+    return asked.stdout.partition(",")[0]

@@ -119,7 +119,8 @@ class _Case:
         """Sorts cases: the greater the better."""
         weights = [r.weight if r.truth is Truth.YES else -0.4 * (r.truth is Truth.NO) for r in self.reasons]
         letters = min(self.letters(), 60) / 60
-        distinct = len({s.pattern for s in self.usable()}) / 10
+        # Of entries that fit a message equally, the one that most others share theirs with is the general one.
+        distinct = len({s.pattern for s in self.usable()}) / 10 + len(self.pitfall.shares) / 100
         return (_RANK[self.confidence], -bool(self.follows), sum(weights) + letters + distinct, -self.first()[1])
 
 

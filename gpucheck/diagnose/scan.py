@@ -49,10 +49,11 @@ class Sighting:
 
 @dataclass(slots=True)
 class _Piece:
-    """A piece of a log: ``repeated`` leading bytes are of the piece before, ``line`` is the number of its first line."""
+    """A piece of a log: its first ``repeated`` bytes are of the piece before, ``line`` is its first line's number."""
 
     data: bytes
     repeated: int
+    following: bytes
     source: str
     line: int
     _counted: int = 0
@@ -72,7 +73,8 @@ class _Piece:
 
     def after(self, end: int) -> str:
         """Some lines after the line that ends at ``end``."""
-        return self.data[end : end + AFTER_BYTES].decode("utf-8", errors="replace")
+        near = self.data[end : end + AFTER_BYTES]
+        return (near + self.following[: AFTER_BYTES - len(near)]).decode("utf-8", errors="replace")
 
 
 class Scan:
@@ -93,8 +95,8 @@ class Scan:
     def read(self, stream: BinaryIO, source: str, progress: Callable[[int], None] | None = None) -> None:
         """Reads one log to its end. ``progress`` is told the number of bytes read so far, of all logs."""
         line, tail = 1, Tail()
-        for data, repeated in chunks(stream):
-            self._look(_Piece(data, repeated, source, line))
+        for (data, repeated), (following, doubled) in _with_next(chunks(stream)):
+            self._look(_Piece(data, repeated, following[doubled:], source, line))
             tail.add(line, data)
             line += data.count(b"\n")
             self.bytes_read += len(data)
@@ -174,6 +176,15 @@ class Scan:
                     seen.add((pattern, place.line))
                     how = tone(place.text, place.start, place.end, "") if torn else Tone.HARMLESS
                     self._keep(pattern, place, how)
+
+
+def _with_next(pieces: Iterator[tuple[bytes, int]]) -> Iterator[tuple[tuple[bytes, int], tuple[bytes, int]]]:
+    """Each piece with the one after it: what a line speaks of may be told only there."""
+    here = next(pieces, None)
+    while here is not None:
+        after = next(pieces, None)
+        yield here, after or (b"", 0)
+        here = after
 
 
 def _wrapped_place(joined: Joined, source: str, start: int, end: int) -> Place:

@@ -50,9 +50,9 @@ _BEFORE = re.compile(
     |(?:alert|rule)\s?["'][^"']*)\b[^.;]*$|^\s*(?:\+\s*)?(?:\#|//|/\*|<!--)"""
 )
 _AFTER = re.compile(
-    r"""(?ix)^["'`)\]:,.]*\s*(?:(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0|false|none|no|never|off|n/a)\b(?!\.\d*[1-9])
+    r"""(?ix)^["'`)\]:,.]*\s*(?:(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0\b(?!\.\d*[1-9])|false\b|(?:none|no|never|off|n/a)\s*(?:$|[,;)\]}|]))
     |(?:handling|detection|protection|guard|handler|monitor(?:ing)?|alerts?|rule|support|tests?|checks?)\b
-    |\(?(?:ignored|ignoring|handled|harmless|benign|non-?fatal|transient|recovered|resolved|fixed|retry|retrying|skipped|simulated|not\ found)\b
+    |\(?(?:ignored|ignoring|handled|harmless|benign|non-?fatal|transient|recovered|resolved|fixed|retry|retrying|skipped|simulated)\b
     |(?:was|is|were|has\ been|will\ be)\ (?:ignored|handled|harmless|expected|benign|recovered|resolved|fixed|retried|skipped|inactive))"""
 )
 _CALM = re.compile(

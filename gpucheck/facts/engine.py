@@ -80,9 +80,13 @@ def _host(tree: Tree) -> Reading:
 def daemon_config(tree: Tree) -> dict[str, Json]:
     """What the docker daemon's file says; empty without a file. Raises OSError, ValueError."""
     text = tree.text_if_any(DAEMON_CONFIG)
-    config = json.loads(text) if text and text.strip() else {}
+    try:
+        config = json.loads(text) if text and text.strip() else {}
+    except ValueError as error:
+        message = f"{DAEMON_CONFIG}: {error}"
+        raise ValueError(message) from error
     if not isinstance(config, dict):
-        message = f"{DAEMON_CONFIG} holds no JSON object"
+        message = f"{DAEMON_CONFIG}: no JSON object"
         raise ValueError(message)  # noqa: TRY004 - it is the file's content that is wrong
     return config
 

@@ -32,10 +32,10 @@ _ROWS_LIMIT: Final = 1024
 _ASK_RESOLVER: Final = """
 import json, socket, sys
 try:
-    found = sorted({row[4][0] for row in socket.getaddrinfo(sys.argv[1], None)})
-except socket.gaierror:
-    found = []
-print(json.dumps(found))
+    found, error = sorted({row[4][0] for row in socket.getaddrinfo(sys.argv[1], None)}), None
+except socket.gaierror as refused:
+    found, error = [], refused.strerror
+print(json.dumps([found, error]))
 """
 _RESOLVER_DEADLINE_S: Final = 2.0
 
@@ -126,11 +126,17 @@ def _resolved(tree: Tree) -> Reading:
         return Reading(listed, _HOSTS)
     if not tree.live:
         raise Unknown(_HOSTS, f"does not name {name}, and the resolver of another root cannot be asked")
-    deadline_s = min(tree.deadline_s, _RESOLVER_DEADLINE_S)
-    said = aside.ask([sys.executable, "-I", "-S", "-c", _ASK_RESOLVER, name], deadline_s, tree.environ)
+    return ask_resolver(tree, name)
+
+
+def ask_resolver(tree: Tree, name: str) -> Reading:
+    """The addresses that a program here gets for ``name``; none, and the resolver's words, when it gets an error."""
+    argv = [sys.executable, "-I", "-S", "-c", _ASK_RESOLVER, name]
+    said = aside.ask(argv, min(tree.deadline_s, _RESOLVER_DEADLINE_S), tree.environ)
     if said.code != 0:
         raise Unknown("the resolver", said.ending)
-    return Reading(json.loads(said.output), "the resolver")
+    addresses, error = json.loads(said.output)
+    return Reading(addresses, f"the resolver: {error}" if error else "the resolver")
 
 
 def _resolves(tree: Tree) -> Reading:

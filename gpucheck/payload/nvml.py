@@ -100,11 +100,21 @@ class Device:
 
     def processes(self) -> list[dict[str, Any]]:
         """{pid, kind, memory_bytes} of everybody on the GPU; memory is null where the driver does not tell."""
-        return [
-            {"pid": process.pid, "kind": kind.lower(), "memory_bytes": process.usedGpuMemory}
-            for kind in ("Compute", "Graphics")
-            for process in self.ask(f"Get{kind}RunningProcesses")
-        ]
+        return [*self._processes("Compute"), *self._graphics()]
+
+    def _graphics(self) -> list[dict[str, Any]]:
+        try:
+            return self._processes("Graphics")
+        except (self.nvml.NVMLError_NotSupported, self.nvml.NVMLError_FunctionNotFound):
+            return []  # a GPU that cannot draw: that must not hide who computes on it
+
+    def _processes(self, kind: str) -> list[dict[str, Any]]:
+        # By version: the function without one raises an error outside of NVMLError's family for an older driver.
+        try:
+            found = self.ask(f"Get{kind}RunningProcesses_v3")
+        except self.nvml.NVMLError_FunctionNotFound:  # drivers before 510
+            found = self.ask(f"Get{kind}RunningProcesses_v2")
+        return [{"pid": p.pid, "kind": kind.lower(), "memory_bytes": p.usedGpuMemory} for p in found]
 
     def ecc_enabled(self) -> bool:
         return bool(self.ask("GetEccMode")[0])
@@ -145,7 +155,7 @@ class Device:
 
     def fabric(self) -> dict[str, Any] | None:
         """{state, status (NVML's number, 0 is success)}; null for a GPU that is on no fabric."""
-        info = self.nvml.c_nvmlGpuFabricInfoV_t()
+        info = question(self.nvml, "c_nvmlGpuFabricInfoV_t")()
         self.ask("GetGpuFabricInfoV", ctypes.byref(info))
         state = named(FABRIC_STATES, info.state)
         return None if state == NO_FABRIC else {"state": state, "status": info.status}

@@ -1,10 +1,10 @@
 """What ``/dev/shm`` is, what lies in it, and which of that no living process holds any more.
 
 Arguments: ``folder`` (default ``/dev/shm``). Answer: ``filesystem`` (None: there is no such folder), ``read_only``,
-``refused`` (what creating a file said), sizes and free inodes, ``files`` with the state of each, sums by state, ``unnamed_bytes``
-(files without a name live only as long as somebody holds them), ``holders``, and ``sees_all``: whether every process
-that could hold a file is visible from here. States: ``held`` by a living process, ``orphan``, ``unknown`` where the
-processes of its owner cannot be read. Standard library only.
+``refused`` (what creating a file said), sizes and free inodes, ``files`` with the state of each, sums by state,
+``unnamed_bytes`` (files without a name live only as long as somebody holds them), ``holders``, and ``sees_all``:
+whether every process that could hold a file is visible from here. States: ``held`` by a living process, ``orphan``,
+``unknown`` where the processes of its owner cannot be read. Standard library only.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def mapped(pid: int, device: int) -> set[int]:
     wanted = "%02x:%02x" % (os.major(device), os.minor(device))
     with open("/proc/%d/maps" % pid, encoding="utf-8", errors="replace") as stream:
         fields = (line.split(None, 5) for line in stream)
-        return {int(field[4]) for field in fields if len(field) > 4 and field[3] == wanted}
+        return {int(field[4]) for field in fields if field[3:4] == [wanted]}
 
 
 def name_of(pid: int) -> str:
@@ -154,12 +154,12 @@ def census(folder: str) -> dict[str, Any]:
     device = os.stat(folder).st_dev
     found, unread_folders = files_below(folder)
     held, unread_processes = held_inodes(device)
-    files = []
+    files: list[dict[str, Any]] = []
     for name, stat in found:
         kind, maker = kind_of(name)
         state = state_of(maker, stat, held, unread_processes)
         files.append({"name": name, "bytes": stat.st_blocks * BLOCK_BYTES, "kind": kind, "state": state})
-    files.sort(key=lambda file: -int(file["bytes"]))
+    files.sort(key=lambda file: -file["bytes"])
     sums = {state: sum(f["bytes"] for f in files if f["state"] == state) for state in ("held", "orphan", "unknown")}
     leftovers = [file for file in files if file["state"] == "orphan" and file["kind"] != "other"]
     pids = sorted(set(held.values()))

@@ -1,8 +1,8 @@
 """Two processes exchange through segments in ``/dev/shm`` of NCCL's size and number, and check every byte.
 
-Arguments: ``segments`` (how many live at once), ``segment_bytes``, ``ways`` (``fallocate``: NCCL up to 2.11 and from 2.19
-on; ``ftruncate``: 2.12 to 2.18), ``deadline_s`` for each way, ``folder`` (default ``/dev/shm``). Answer: ``room`` and a
-try for each way, whose ``outcome`` is
+Arguments: ``segments`` (how many live at once), ``segment_bytes``, ``ways`` (``fallocate``: NCCL up to 2.11 and from
+2.19 on; ``ftruncate``: 2.12 to 2.18), ``deadline_s`` for each way, ``folder`` (default ``/dev/shm``). Answer: ``room``
+and a try for each way, whose ``outcome`` is
 
     exchanged   every segment was filled by the one process and read back, equal, by the other
     refused     a call failed: ``errno``, ``error``, and the ``step`` at which it did
@@ -10,14 +10,16 @@ try for each way, whose ``outcome`` is
     corrupt     the other process read something else than was written
     hang        the deadline came first
 
-As in NCCL the receiver makes a segment and the sender fills it. Segments lose their name before they have a size, so that
-nothing stays behind even when every process here is killed; descriptors travel through sockets. Standard library only.
+As in NCCL the receiver makes a segment and the sender fills it. Segments lose their name before they have a size, so
+that nothing stays behind even when every process here is killed; descriptors travel through sockets. Standard library
+only.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import errno
 import hashlib
 import json
@@ -31,6 +33,7 @@ import time
 import zlib
 from typing import Any
 
+PROCESSES = 2
 CHUNK_BYTES = 1 << 20
 MESSAGE_BYTES = 4096
 PR_SET_DUMPABLE = 4
@@ -128,8 +131,6 @@ def read(descriptor: int, size_bytes: int) -> int:
 
 def never_dump_core() -> None:
     """SIGBUS is expected here: leave no core file, and wake no crash reporter."""
-    import ctypes
-
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -160,6 +161,7 @@ class Worker:
             tell(self.conn, {"step": self.step, **described(error)})
 
     def make_own(self, size_bytes: int) -> list[int]:
+        """Make the own segments, and hand each on at once."""
         own = []
         for number in range(self.mine):
             own.append(make(self.plan["way"], self.plan["folder"], size_bytes))
@@ -167,6 +169,7 @@ class Worker:
         return own
 
     def receive(self) -> list[int]:
+        """The other's segments."""
         self.step = "attach"
         others = []
         for _ in range(self.theirs):
@@ -177,6 +180,7 @@ class Worker:
         return others
 
     def wait(self) -> None:
+        """Wait to be told to go on; leave when there is nobody to tell."""
         if hear(self.conn)[0] is None:
             os._exit(1)
 
@@ -200,6 +204,7 @@ class Pair:
             self.start(me)
 
     def start(self, me: int) -> None:
+        """Fork one of the two."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
@@ -305,7 +310,7 @@ def attempt(plan: dict[str, Any]) -> dict[str, Any]:
 def main(args: dict[str, Any]) -> dict[str, Any]:
     """See the module's text."""
     plan = {"folder": "/dev/shm", "deadline_s": 20.0, **args}  # noqa: S108 - the very folder under test
-    if plan["segments"] < 2:
+    if plan["segments"] < PROCESSES:
         raise ValueError("an exchange needs two segments at least, not %r" % plan["segments"])
     try:
         before = room(plan["folder"])

@@ -6,8 +6,8 @@ batch, then turns every bit of it around in place; the sender, which still holds
 ``outcome`` is
 
     exchanged   every batch arrived and both sides saw each other's bytes
-    lost        the queue dropped ``lost`` batches: the sender's feeder thread failed, the sender went on as if nothing had
-                been, a receiver without a time-out of its own waits for ever; ``error`` is what the thread wrote
+    lost        the queue dropped ``lost`` batches: the sender's feeder thread failed, the sender went on as if nothing
+                had been, a receiver without a time-out of its own waits for ever; ``error`` is what the thread wrote
     killed      a process died of ``signal``: SIGBUS up to torch 2.9
     refused     the part that is held could not be taken
     broken      the receiver's ``get`` raised ``error``
@@ -115,7 +115,7 @@ def receive(conn: Connection, items: Any, plan: dict[str, Any], errors: int) -> 
 def report(conn: Connection, got: dict[int, torch.Tensor]) -> None:
     """Tell what came and what it holds, answer in place, and keep it alive until told to end."""
     sums = {number: checksum(tensor) for number, tensor in got.items()}
-    shared = all(tensor.is_shared() for tensor in got.values())
+    shared = all(tensor.untyped_storage().is_shared() for tensor in got.values())
     for tensor in got.values():
         turn_around(tensor)
     conn.send({"step": "received", "sums": sums, "shared": shared})
@@ -276,7 +276,6 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     return {
         "room": {"total_bytes": stat.f_blocks * stat.f_frsize, "free_bytes": stat.f_bavail * stat.f_frsize},
         "torch": torch.__version__,
-        "strategy": torch.multiprocessing.get_sharing_strategy(),
         "batch_bytes": 4 * math.prod(plan["shape"]),
         "duration_s": time.monotonic() - started,
         **answer,

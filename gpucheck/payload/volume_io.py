@@ -1,7 +1,7 @@
 """Write to mounted folders so that it lasts, read it back elsewhere, and try what must be refused.
 
-Arguments: ``tasks``, each with a ``do`` and a ``folder``; the answer has one entry a task, and an error of one is data, not the
-end of the others: ``refused`` (the error's symbol), ``error`` (its words) and the ``step`` that failed.
+Arguments: ``tasks``, each with a ``do`` and a ``folder``; the answer has one entry a task, and an error of one is data,
+not the end of the others: ``refused`` (the error's symbol), ``error`` (its words) and the ``step`` that failed.
 
     write   ``name``, ``size_bytes``, ``seed``: write, fsync, rename into place, fsync the folder; gives ``sha256``
     read    ``name``: gives ``found``, ``sha256`` and the owner; or ``found`` False and what is ``listed`` instead
@@ -44,15 +44,17 @@ class Step:
         self.name = name
 
     def __enter__(self) -> None:
+        """Nothing to do."""
         return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Turn the system's error into a refusal of this step."""
         if isinstance(error, OSError):
             raise Refused(self.name, error) from error
 
 
 def mounts() -> list[dict[str, Any]]:
-    """This process's mounts: point, file system, whether read-only by mount or by file system."""
+    """The mounts of this process: point, file system, whether read-only by mount or by file system."""
     found = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
         for line in stream:

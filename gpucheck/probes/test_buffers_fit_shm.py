@@ -3,11 +3,11 @@
 Looks at: this host's own /dev/shm (type, size, free bytes, files that dead processes left), and exchanges between two
 processes through it: segments of NCCL's size and number, filled and read back, and torch tensors of an image batch's
 size through a queue; then the same for each size of a sweep (--gpucheck-shm), in namespaces and in a container.
-Why it matters: a container gets 64 MB unless told otherwise. NCCL and data-loading workers die there of a bus error, or of
-"no space left on device", or hang for ever because a queue dropped a batch in silence; the network is blamed.
-Does not apply when: never. Where the kernel refuses namespaces, or there is no container engine, those legs are not run.
-Cost and disturbance: two to four seconds; takes what a job of the expected number of GPUs takes (221 MiB for two) for half
-a second, unless that is the last room of running processes. Leaves nothing, even when it is killed.
+Why it matters: a container gets 64 MB unless told otherwise. NCCL and data-loading workers die there of a bus error, or
+of "no space left on device", or hang for ever because a queue dropped a batch in silence; the network is blamed.
+Does not apply when: never. Where the kernel refuses namespaces, or no engine is there, those legs are not run.
+Cost and disturbance: two to four seconds; takes what a job of the expected number of GPUs takes (221 MiB for two) for
+half a second, unless that is the last room of running processes. Leaves nothing, even when it is killed.
 If it is bad: start the container with the --shm-size that the finding names, or remove what the dead left.
 """
 
@@ -76,7 +76,7 @@ def need_of(host: Facts) -> tuple[Need, str]:
 class Look:
     """What was seen so far, and the ways to see more."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the probe was given
         self, report: Any, host: Facts, child: Any, container: Any, need: Need, sizes: tuple[str, ...]
     ) -> None:
         self.report, self.host, self.child, self.container, self.need = report, host, child, container, need
@@ -138,9 +138,8 @@ class Look:
     def need_room_for_others(self, room: Room) -> None:
         """Running processes must be able to go on meanwhile."""
         if room.used and not room.holds(2 * self.need.total_bytes):
-            raise Unable(
-                f"room: a fill would take the last of what {', '.join(room.holders) or 'running processes'} use"
-            )
+            users = ", ".join(room.holders) or "running processes"
+            raise Unable(f"room: a fill would take the last of what {users} use")
 
     def need_torch(self) -> None:
         """Raises NotApplicable, or Unable when nobody could tell."""
@@ -210,9 +209,7 @@ class Look:
         elif self.smallest is not None:
             self.report.saw(f"smallest of those tried that works: {size_text(self.smallest)}")
         if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
-            evidence = (
-                f"the profile expects a /dev/shm of {profiles}; a job of {self.need.ranks} ranks takes {self.need}"
-            )
+            evidence = f"the profile gives jobs a /dev/shm of {profiles}; {self.need.ranks} ranks take {self.need}"
             self.find(Judgement("shm-too-small", Verdict.DEGRADED, (evidence, *self.need.flags())))
 
     def no_size_works(self) -> None:

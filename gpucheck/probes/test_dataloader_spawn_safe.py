@@ -86,7 +86,7 @@ def judge(report: Report, label: str, leg: Mapping[str, Any], method: str) -> No
     if slips := loader_faults.slips(leg, method, workers=WORKERS, epochs=EPOCHS):
         raise Bug(f"{label}: {'; '.join(slips)}")
     if wrong := loader_faults.discrepancies(leg):
-        find(report, "wrong-numbers", label, *wrong)
+        find(report, "samples-altered", label, *wrong)
         return
     first, last = leg["epochs"][0], leg["epochs"][-1]
     report.measure(f"{label.replace(' ', '_')}_first_batch_s", first["first_batch_s"])
@@ -99,7 +99,7 @@ def stopped(report: Report, label: str, fault: loader_faults.Fault) -> None:
     """A leg that did not end. Our own dataset raises nothing, so an exception of its own is our bug."""
     if "AF_UNIX path too long" in fault.told + fault.worker_stderr:
         raise Unable("a shorter path of the temporary folder: sockets in it may have 107 characters")
-    pitfall = fault.pitfall() or ("dataloader-hangs" if fault.timed_out else None)
+    pitfall = fault.pitfall()
     if pitfall is None:
         raise Bug(f"{label}: {fault.told}")
     find(report, pitfall, label, *fault.evidence())
@@ -157,9 +157,10 @@ def fork_after_cuda(report: Report, host: Facts, child: Child) -> None:
         raise NotApplicable("torch.cuda_build", "a CPU build of torch", "torch.version.cuda")
     reported = answer["legs"]["fork"].get("fault")
     fault = loader_faults.Fault.parse(reported) if reported else None
-    if fault and (fault.timed_out or fault.pitfall() not in (None, "fork-after-cuda")):
+    pitfall = fault.pitfall() if fault else None
+    if fault and pitfall not in (None, "fork-after-cuda"):
         find(report, "fork-after-cuda", "fork-after-cuda", *fault.evidence())
-    elif fault and fault.pitfall() == "fork-after-cuda":
+    elif pitfall:
         report.saw("fork-after-cuda: refused in the worker with torch's own words, as it must be")
     else:
         report.saw("fork-after-cuda: asking for CUDA did not initialise it here, so workers are not affected")

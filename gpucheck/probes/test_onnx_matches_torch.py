@@ -48,8 +48,8 @@ def test_onnx_matches_torch(report: Report, host: Facts, child: Child, scratch_f
         with report.leg(exporter):
             exported = export(child, exporter, models, scratch_folder)
             made = sort_out(report, exporter, exported)
-            compared, errors = compare(child, made, CPU, scratch_folder)
-            judge(report, exporter, made, compared, errors)
+            if compared := compare(report, child, made, CPU, scratch_folder):
+                judge(report, exporter, made, *compared)
 
 
 def rule_out(host: Facts) -> None:
@@ -61,7 +61,7 @@ def rule_out(host: Facts) -> None:
 
 
 def value(reply: Reply, what: str) -> Any:
-    """What the payload returned; a library that is missing or cannot be imported is not ours to judge."""
+    """What the payload returned. A library that is missing rules the probe out; one that cannot be loaded is not ours."""
     match reply.answer:
         case object(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.onnxruntime", f"{text}: extra `onnx`", "import in the judged Python")
@@ -90,10 +90,16 @@ def sort_out(report: Report, exporter: str, exported: Mapping[str, Any], *, ours
     return {name: made for name, made in exported.items() if "fault" not in made}
 
 
-def compare(child: Child, made: Mapping[str, Any], provider: str, folder: Path) -> tuple[Mapping[str, Any], str]:
-    """Each model's comparison in ONNX Runtime on that provider, and what it wrote to standard error."""
+def compare(
+    report: Report, child: Child, made: Mapping[str, Any], provider: str, folder: Path
+) -> tuple[Mapping[str, Any], str] | None:
+    """Each model's comparison in ONNX Runtime on that provider, and its standard error; None: it cannot be imported."""
     args = {"models": made, "folder": str(folder), "tolerance": tolerance.as_args(), "providers": [[provider, {}]]}
     reply = child("onnx_compare", args, warm=False)
+    match reply.answer:
+        case object(type="ImportError", text=text):
+            report.bad("ort-import-failed", f"import onnxruntime: {text}")
+            return None
     return value(reply, "ONNX Runtime"), reply.errors
 
 
@@ -102,8 +108,8 @@ def judge(
 ) -> None:
     """Every model of one exporter: drift, fallback, or evidence that there is neither."""
     for name, model in compared["models"].items():
-        if "unloadable" in model:
-            report.bad("onnx-export-failed", f"{exporter}, {name}: {model['unloadable']}", exporter=exporter)
+        if text := model.get("unloadable"):
+            report.bad(onnx_drift.unloadable(text), f"{exporter}, {name}: {text}", exporter=exporter, model=name)
             continue
         found = onnx_drift.slips(model)
         lines = onnx_drift.drift(name, model)
@@ -134,6 +140,7 @@ def conclude(report: Report, exporter: str, compared: Mapping[str, Any]) -> None
     models = compared["models"]
     if (share := onnx_drift.worst_share(models)) < math.inf:
         report.measure(f"{exporter}_worst_share_of_tolerance", share)
+        report.saw(f"{exporter}: the worst error is {share:.1%} of what is allowed")
     for name, model in models.items():
         if "cases" in model:
             cases = ", ".join(f"{case['name']} (batch {case['batch']})" for case in model["cases"])

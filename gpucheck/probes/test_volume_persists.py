@@ -1,8 +1,8 @@
 """What a job writes to a volume outlives its container.
 
 Looks at: a named volume and a bind mount, each written in one container (checksum, fsync of file and folder), and, when
-that is removed, read in another, as the same user and as another one; a read-only bind of a folder with mounts below it,
-tried at its top and in each of them; a file in the writable layer, which must be gone; owner, free space and file system.
+that is removed, read in another, as the same user and as another one; a read-only bind of a folder with mounts below,
+tried at its top and in each of them; a file in the writable layer, which must be gone; owner, free space, file system.
 And the same for each of the profile's `[expect] binds`.
 Why it matters: checkpoints of a night are gone when they lay in the container's own layer, on a full disk, or where the
 job's user may not write; and `:ro` on a dataset does not protect what is mounted below it before Docker Engine 25.
@@ -45,6 +45,8 @@ SIZE_BYTES = 8 << 20
 VOLUME, BIND, DATASET = "/job/volume", "/job/bind", "/job/dataset"
 LAYER = "/tmp"  # noqa: S108 - in the container, where it is the writable layer itself
 ROOT = "0:0"
+# A job's root may write into folders of others unless capabilities were dropped on purpose; other users are not helped.
+AS_ROOT_MAY = ("DAC_OVERRIDE", "FOWNER")
 OTHER = "20000:20000"
 # Every Linux host has mounts below this folder, and in one of them anybody may create files.
 WITH_MOUNTS_BELOW = "/dev"
@@ -194,6 +196,8 @@ class Look:
 
     def tried(self, source: str) -> dict[str, Any]:
         """What happens to files that are created in a folder bound as ``-v source:target:ro`` binds it."""
+        if not hasattr(Bind, "recursive"):
+            raise Unable("a bind as `-v` makes it: our adapter binds nothing below a read-only folder")
         bind = Bind(source, DATASET, read_only=True, recursive=True)
         answer = self.ask({"do": "refuse", "name": self.new_name(), "folder": DATASET}, binds=(bind,), user=OTHER)[0]
         if "refused" in answer:
@@ -206,9 +210,8 @@ class Look:
         """Those that exist; of another one the engine would make an empty folder that belongs to root."""
         for bind in wanted:
             if not os.path.exists(bind.source):
-                self.report.bad(
-                    "bind-source-missing", f"{bind.source} (profile, [expect] binds): no such file or folder"
-                )
+                said = f"{bind.source} (profile, [expect] binds): no such file or folder"
+                self.report.bad("bind-source-missing", said, source=bind.source)
         return [bind for bind in wanted if os.path.exists(bind.source)]
 
     def at_expected(self, wanted: list[Wanted]) -> None:
@@ -221,7 +224,7 @@ class Look:
                     self.report.saw(f"{bind.source} bound :ro refuses writes at its top and below")
                 continue
             sweep(Path(bind.source))
-            how = {"binds": (Bind(bind.source, BIND, read_only=False),), "user": self.user()}
+            how = {"binds": (Bind(bind.source, BIND, read_only=False),), "user": self.user(), "cap_add": AS_ROOT_MAY}
             self.round_trip(bind.source, BIND, how, remove=True)
 
 

@@ -1,7 +1,7 @@
 """Run one probe's function by itself, on facts and options given as JSON, and print its result as JSON.
 
-For tests that must prepare the machine around the whole process first: a mount namespace, a limit. The children, and what
-they meet, are real; there is no engine unless the test says so.
+For tests that must prepare the machine around the whole process first: a mount namespace, a limit. The children, and
+what they meet, are real; there is no engine.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def load(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 

@@ -195,9 +195,8 @@ def test_two_ranks_in_turn_keep_their_lines() -> None:
 
 def test_unrelated_lines_do_not_join() -> None:
     """Two lines that only a wildcard can bridge give a hint at most."""
-    found = small("pressure lost in pipe\nsection 7").answers
-    assert [a.confidence for a in found] == [HIGH]
-    assert small("valve failed to open within 3 s:\nthe stem painted over").found == ()
+    assert table(small("pressure lost in pipe\nsection 7")) == [("pipe-burst", HIGH)]
+    assert table(small("pressure lost in pipe section\n7 doors")) == [("pipe-burst", LOW)]
 
 
 def test_a_busy_literal_hides_nothing() -> None:
@@ -236,9 +235,9 @@ class _Repeating(io.RawIOBase):
     "block", [("\n".join(_NOISE) + "\n").encode() * 3, b"x" * 65536, ("\x1b[1mDONE\x1b[0m\n" * 3000).encode()]
 )
 def test_memory_is_flat(block: bytes) -> None:
-    """Ten times the log takes no more memory."""
+    """Eight times the log takes no more memory."""
     peaks = []
-    for size_bytes in (2_000_000, 20_000_000):
+    for size_bytes in (1_000_000, 8_000_000):
         scan = Scan(lexicon())
         tracemalloc.start()
         scan.read(io.BufferedReader(_Repeating(block, size_bytes)), "log")

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from gpucheck.facts.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 # What may not be asked of this machine within the time that a quick level has.
 IN_CHILDREN = ("nvml.", "package.", "python.version", "torch.", "fabric.state")
@@ -119,7 +119,7 @@ def test_a_reader_that_knows_why_says_so(tmp_path: Path) -> None:
 
 def test_a_bug_in_a_reader_is_unknown_and_is_listed(tmp_path: Path) -> None:
     """A reader of ours that breaks costs its fact alone, and the run learns that we have a bug."""
-    found = read_with(lambda _: Reading({}["x"], ""), tmp_path)  # type: ignore[misc]
+    found = read_with(lambda tree: Reading(tree.environ["x"], ""), tmp_path)
     assert found["a.b"].why == "reader failed: KeyError: 'x'"
     assert found.failures == ("a.b: reader failed: KeyError: 'x'",)
 
@@ -165,7 +165,9 @@ def test_every_fact_of_this_machine_is_read_without_a_bug_and_fast() -> None:
 def test_reading_facts_imports_nothing_heavy() -> None:
     """The reader of facts loads neither torch nor NVML nor the engine's SDK nor pytest into its process."""
     heavy = ("torch", "numpy", "onnx", "onnxruntime", "pynvml", "docker", "requests", "pytest")
-    code = f"import sys; from gpucheck import facts; facts.read(); sys.exit(str([m for m in {heavy} if m in sys.modules]))"
+    code = (
+        f"import sys; from gpucheck import facts; facts.read(); sys.exit(str([m for m in {heavy} if m in sys.modules]))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said.stderr.strip() == "[]"
 

@@ -103,8 +103,7 @@ def test_a_segfault_is_told_by_the_workers_stderr(children: Children) -> None:
 def test_a_worker_that_hangs(children: Children) -> None:
     """The loader always has a time-out, so a hang is a fault and not a hang."""
     fault = Fault.parse(broken(children, "fork", "hangs", {"timeout_s": 1})["fault"])
-    assert fault.timed_out
-    assert fault.pitfall() is None
+    assert fault.pitfall() == "dataloader-timeout"
 
 
 def test_a_dataset_that_raises(children: Children) -> None:
@@ -134,7 +133,7 @@ def test_a_dataset_that_a_fresh_interpreter_does_not_have(children: Children) ->
     """It pickles, but the spawned worker cannot load it; only the worker's stderr says why."""
     fault = Fault.parse(broken(children, "spawn", "nowhere", {"timeout_s": 60})["fault"])
     assert "Can't get attribute" not in fault.told
-    assert fault.pitfall() == "unpicklable-dataset"
+    assert fault.pitfall() == "main-module-not-importable"
 
 
 def test_a_script_without_a_main_guard(children: Children) -> None:

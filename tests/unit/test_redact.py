@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpucheck.redact import MASK, allowed, is_allowed, is_secret_name, redact, redact_url
 
-SECRET = "pl4nted-S3cret"
+SECRET = "pl4nted-S3cret"  # noqa: S105 - planted
 TOKEN_CHARACTERS = string.ascii_letters + string.digits + "-_.~+/=!%&,;:"
 PLACES = [
     "HF_TOKEN={}",
@@ -77,8 +77,8 @@ def test_a_secret_in_its_place_is_masked(place: str) -> None:
 
 
 @given(secret=st.text(TOKEN_CHARACTERS, min_size=1, max_size=80), place=st.sampled_from(PLACES))
-@example(secret="a,b;c&d", place=PLACES[0])
-@example(secret="[redacted", place=PLACES[3])
+@example(secret="a,b;c&d", place=PLACES[0])  # noqa: S106 - planted
+@example(secret="[redacted", place=PLACES[3])  # noqa: S106 - planted
 def test_any_secret_in_its_place_is_masked(secret: str, place: str) -> None:
     """Whatever a token is made of, it goes, and a second pass changes nothing."""
     # A mark around the secret tells it from the same letters elsewhere in the text.
@@ -170,7 +170,9 @@ def test_a_url_keeps_its_host_alone(url: str) -> None:
     assert "user" not in redact_url(url)
 
 
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "LD_PRELOAD", "TORCH_NCCL_ASYNC_ERROR_HANDLING"])
+@pytest.mark.parametrize(
+    "name", ["CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "LD_PRELOAD", "TORCH_NCCL_ASYNC_ERROR_HANDLING"]
+)
 def test_names_that_explain_failures_may_be_read(name: str) -> None:
     """The variables that diagnoses ask for are on the list."""
     assert is_allowed(name)
@@ -188,7 +190,9 @@ def test_only_allowed_variables_are_reported_and_redacted() -> None:
     assert allowed(environ) == {"NCCL_DEBUG": "INFO", "DOCKER_HOST": f"tcp://{MASK}@h:1"}
 
 
-@pytest.mark.parametrize(("name", "secret"), [("PGPASSWORD", True), ("DB_PASS", True), ("PWD", False), ("MONKEY", False)])
+@pytest.mark.parametrize(
+    ("name", "secret"), [("PGPASSWORD", True), ("DB_PASS", True), ("PWD", False), ("MONKEY", False)]
+)
 def test_a_name_says_whether_it_holds_a_secret(name: str, *, secret: bool) -> None:
     """The end of a name decides; the working folder is none."""
     assert is_secret_name(name) is secret

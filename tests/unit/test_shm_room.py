@@ -54,7 +54,11 @@ TABLE: list[tuple[str, dict[str, Any], bool, tuple[str, str, str] | None]] = [
 @pytest.mark.parametrize(
     ("changes", "contained", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_a_room_is_judged(changes: dict[str, Any], contained: bool, expected: tuple[str, str, str] | None) -> None:
+def test_a_room_is_judged(
+    changes: dict[str, Any],
+    contained: bool,  # noqa: FBT001 - a column of the table
+    expected: tuple[str, str, str] | None,
+) -> None:
     """Each kind of `/dev/shm` has one cause, and a healthy one has none."""
     found = judge(room(**changes), NEED, contained=contained)
     assert (found and (found.pitfall, found.weight.value, found.confidence)) == expected

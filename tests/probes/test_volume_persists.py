@@ -1,0 +1,245 @@
+"""The probe volume-persists, in real containers of a real engine: each of its findings provoked."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gpucheck import owner, scratch
+from gpucheck.engine import Bind, Container, Engine, VolumeMount, open_engine
+from gpucheck.process import Children
+from gpucheck.replies import value_of
+from gpucheck.verdict import NotApplicable, Result, Unable
+from gpucheck.volume_seen import writable_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+drive: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("drive.py"))))
+RECURSIVE_SINCE = 25
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
+
+
+class Containers:
+    """The fixture ``container`` over an engine that is open already."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Over that engine."""
+        self.engine = engine
+
+    def __call__(self, payload: str, args: Any, **how: Any) -> Any:
+        """Run a payload."""
+        return self.engine.run(payload, args, Container(**how), 60)
+
+
+@pytest.fixture(scope="module")
+def container() -> Iterator[Containers]:
+    """Containers of the engine that answers here; without one these tests are skipped."""
+    here = owner.this_run()
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch.folder(here))
+        judged = stack.enter_context(Children(here.run, folder, sys.executable))
+        try:
+            engine = open_engine(judged, here, "auto", 30, stack.enter_context)
+        except (NotApplicable, Unable) as none:
+            pytest.skip(f"no container engine: {none}")
+        yield Containers(engine)
+        left = engine.call("marked")
+        images = [thing for thing in left if thing["labels"].get("gpucheck.run") == here.run]
+        engine.call("remove", things=images)
+        # The mirror image goes with the run; containers and volumes must be gone before.
+        assert {thing["kind"] for thing in images} <= {"image"}
+
+
+def judged(container: Any, folder: Path, volume: Any = None, **expect: Any) -> Result:
+    """The probe's result."""
+    module = drive.load("volume_persists")
+    report = drive.new_report(module, "volume-persists", "default")
+    options = drive.options_of({}, expect)
+    made: list[str] = []
+
+    def make() -> tuple[str, str]:
+        name, place = container.engine.create_volume()
+        made.append(name)
+        return name, place
+
+    try:
+        module.test_volume_persists(report, options, container, volume or make, folder)
+    finally:
+        for name in made:
+            container.engine.remove_volume(name)
+    result: Result = report.result()
+    return result
+
+
+def pitfalls(result: Result) -> list[str]:
+    """The ids of the findings, but for what every engine before 25 does."""
+    return [found.pitfall for found in result.findings if found.weight.value == "bad"]
+
+
+def text(result: Result) -> str:
+    """All evidence."""
+    return "\n".join([*result.evidence, *(line for found in result.findings for line in found.evidence)])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Any]:
+    """Mounts a tmpfs on the host: ``disk(name, options)`` is its folder; unmounted at the end."""
+    made: list[Path] = []
+
+    def mount(name: str, options: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+        made.append(folder)
+        return folder
+
+    yield mount
+    for folder in reversed(made):
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_volumes_that_persist_are_told_with_owner_room_and_file_system(container: Any, tmp_path: Path) -> None:
+    """Named volume, bind mount and another uid ran; the writable layer's loss is shown and is no finding."""
+    result = judged(container, tmp_path)
+    assert pitfalls(result) == [], text(result)
+    assert result.verdict.value in ("ok", "degraded")
+    assert {"named-volume", "bind-mount", "other-uid", "writable-layer"} <= set(result.legs)
+    seen = text(result)
+    assert "named volume: 8 MiB written and synced in one container, equal in the next" in seen
+    assert "bind mount: 8 MiB written and synced in one container, equal in the next" in seen
+    assert "owner 0:0, mode 0755" in seen
+    assert "GiB free" in seen or "MiB free" in seen
+    assert "named volume: uid 20000 reads what uid 0 wrote, and may not write there (EACCES)" in seen
+    assert "the file that was written there is gone with its container" in seen
+
+
+def test_without_an_engine_it_does_not_apply(tmp_path: Path) -> None:
+    """The known fact is the reason, and nothing is ok."""
+    result = judged(drive.NoEngine(), tmp_path)
+    assert result.verdict.value == "not-applicable"
+    assert result.because is not None
+    assert result.because.value == "no container engine installed"
+
+
+@needs_root
+def test_a_volume_in_memory_loses_its_data_between_two_containers(container: Any, tmp_path: Path) -> None:
+    """A local volume with `type=tmpfs` is unmounted with its last container: what was written is gone."""
+    docker = pytest.importorskip("docker")
+    client = docker.DockerClient(base_url=container.engine.url)
+    options = {"type": "tmpfs", "device": "tmpfs", "o": "size=64m"}
+    volume = client.volumes.create(driver_opts=options, labels=container.engine.owner.labels())
+    try:
+        result = judged(container, tmp_path, lambda: (volume.name, "in memory"))
+    finally:
+        volume.remove(force=True)
+        client.close()
+    assert pitfalls(result) == ["volume-lost"]
+    assert "named volume: the file is not there after re-creation; there is nothing" in text(result)
+    # The other ways of asking went on.
+    assert "bind mount: 8 MiB written" in text(result)
+
+
+@needs_root
+def test_a_full_disk_is_found_and_nothing_is_left_on_it(container: Any, tmp_path: Path, disk: Any) -> None:
+    """Four MiB do not hold eight; the part that was written is removed."""
+    folder = disk("models", "size=4m")
+    result = judged(container, tmp_path, binds=[f"{folder}:/models"])
+    assert pitfalls(result) == ["disk-full"]
+    assert "ENOSPC" in text(result)
+    assert list(folder.iterdir()) == []
+
+
+@needs_root
+def test_a_disk_that_was_remounted_read_only_is_not_writable(container: Any, tmp_path: Path, disk: Any) -> None:
+    """As after an I/O error: the step and the file system are named."""
+    folder = disk("models", "size=64m,ro")
+    result = judged(container, tmp_path, binds=[f"{folder}:/models"])
+    assert pitfalls(result) == ["volume-not-writable"]
+    assert "create: Read-only file system (EROFS)" in text(result)
+
+
+def test_a_fresh_volume_belongs_to_root_and_says_so_to_others(container: Any) -> None:
+    """uid 1000 is refused by a named volume's owner, with the evidence that a finding needs."""
+    name, _ = container.engine.create_volume()
+    try:
+        how = {"volumes": (VolumeMount(name, "/job"),), "user": "1000:1000"}
+        task = {"do": "write", "folder": "/job", "name": "x", "size_bytes": 10, "seed": "s"}
+        (answer,) = value_of(container("volume_io", {"tasks": [task]}, **how), "container")
+    finally:
+        container.engine.remove_volume(name)
+    fault = drive.load("volume_persists").seen.written("named volume", answer)
+    assert fault.pitfall == "volume-not-writable"
+    assert "write as uid 1000: create: Permission denied (EACCES)" in fault.evidence[0]
+    assert "owner 0:0, mode 0755" in fault.evidence[1]
+
+
+def test_a_bind_that_is_expected_and_healthy_is_left_as_it_was(container: Any, tmp_path: Path) -> None:
+    """The round trip leaves nothing in the user's folder, also not what a killed run left there long ago."""
+    own, models = tmp_path / "own", tmp_path / "models"
+    own.mkdir()
+    models.mkdir()
+    (models / "epoch_1.pt").write_text("weights")
+    stale = models / "gpucheck-01AAAA-00000000.persist"
+    stale.write_text("x")
+    os.utime(stale, (1, 1))
+    result = judged(container, own, binds=[f"{models}:/models"])
+    assert pitfalls(result) == [], text(result)
+    assert f"{models}: 8 MiB written and synced in one container, equal in the next" in text(result)
+    assert [path.name for path in models.iterdir()] == ["epoch_1.pt"]
+
+
+def test_a_source_that_does_not_exist_is_caught_before_the_engine_makes_it(container: Any, tmp_path: Path) -> None:
+    """The finding names the path, and no folder that belongs to root appears there."""
+    missing = tmp_path / "imagenet"
+    result = judged(container, tmp_path, binds=[f"{missing}:/data:ro"])
+    assert pitfalls(result) == ["bind-source-missing"]
+    assert str(missing) in text(result)
+    assert not missing.exists()
+    # Our adapter asks the engine for it in the way that fails, too.
+    reply = container("volume_io", {"tasks": []}, binds=(Bind(str(missing), "/data"),))
+    assert "bind source path does not exist" in (reply.refusal or "")
+    assert not missing.exists()
+
+
+@needs_root
+@pytest.mark.skipif(not hasattr(Bind, "recursive"), reason="the adapter does not bind recursively")
+def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(container: Any, tmp_path: Path, disk: Any) -> None:
+    """Before Engine 25 the mount below stays writable: found. Since then it must be refused: told."""
+    dataset = tmp_path / "imagenet"
+    disk("imagenet/shard", "size=4m,mode=1777")
+    own = tmp_path / "own"
+    own.mkdir()
+    result = judged(container, own, binds=[f"{dataset}:/data:ro"])
+    if int(container.engine.hello["version"].partition(".")[0]) < RECURSIVE_SINCE:
+        assert pitfalls(result) == ["readonly-not-recursive"]
+        assert f"{dataset} bound :ro, shard (tmpfs): a file could be created" in text(result)
+    else:
+        assert pitfalls(result) == []
+        assert f"{dataset} bound :ro refuses writes at its top and below" in text(result)
+    assert list((dataset / "shard").iterdir()) == []
+
+
+def test_a_writable_mount_below_a_read_only_one_is_seen_by_writing(container: Any, tmp_path: Path) -> None:
+    """On every engine: a folder bound read-only with another bound below it, writable, is not read-only."""
+    dataset, shard = tmp_path / "imagenet", tmp_path / "shard"
+    (dataset / "shard").mkdir(parents=True)
+    shard.mkdir()
+    shard.chmod(0o777)
+    binds = (Bind(str(dataset), "/data"), Bind(str(shard), "/data/shard", read_only=False))
+    task = {"do": "refuse", "folder": "/data", "name": "try"}
+    (answer,) = value_of(container("volume_io", {"tasks": [task]}, binds=binds), "container")
+    (open_,) = writable_below(answer)
+    assert open_.startswith("shard (")
+    assert open_.endswith("a file could be created")
+    (top,) = [mount for mount in answer["mounts"] if mount["below"] == "."]
+    assert top["refused"] == "EROFS"
+    assert list(shard.iterdir()) == []

@@ -1,0 +1,250 @@
+"""Children: however one ends, the reply says how, in time, and nothing of its family is left."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpucheck import owner, scratch
+from gpucheck.payload import family
+from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAYLOADS = {
+    "answers": "def main(args):\n    return args['x'] + 1\n",
+    "raises": "def main(args):\n    raise LookupError('nothing there')\n",
+    "unjson": "def main(args):\n    return object()\n",
+    "prints": "def main(args):\n    print('{\"gpucheck\": 1, \"value\": 2}')\n    return 3\n",
+    "exits": "import os\ndef main(args):\n    os._exit(7)\n",
+    "segv": "import ctypes\ndef main(args):\n    ctypes.string_at(0)\n",
+    "bus": (
+        "import mmap, os\n"
+        "def main(args):\n"
+        "    fd = os.open('/dev/shm/gpucheck-test-bus', os.O_RDWR | os.O_CREAT)\n"
+        "    os.unlink('/dev/shm/gpucheck-test-bus')\n"
+        "    os.ftruncate(fd, 4096)\n"
+        "    m = mmap.mmap(fd, 4096)\n"
+        "    os.ftruncate(fd, 0)\n"
+        "    m[0] = 1\n"
+    ),
+    "memory": "def main(args):\n    return len(bytearray(1 << 34))\n",
+    "hangs": "import time\ndef inner():\n    time.sleep(300)\ndef main(args):\n    inner()\n",
+    "deaf": (
+        "import signal, time\n"
+        "def main(args):\n"
+        "    for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
+        "        signal.signal(n, signal.SIG_IGN)\n"
+        "    time.sleep(300)\n"
+    ),
+    "floods": "def main(args):\n    for i in range(300000):\n        print('x' * 99)\n    print('the end')\n    return 1\n",
+    "daemon": (
+        "import os, time\n"
+        "def main(args):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork() == 0:\n"
+        "            time.sleep(300)\n"
+        "        os._exit(0)\n"
+        "    return 1\n"
+    ),
+    "huge": "def main(args):\n    return 'x' * (2 << 20)\n",
+    "progresses": "import envelope\ndef main(args):\n    envelope.progress('one')\n    envelope.progress('two')\n    return 0\n",
+    "forger": (
+        "import glob, json, os, sys, time\n"
+        "def main(args):\n"
+        "    path = os.environ['GPUCHECK_PROGRESS'][:-len('.progress')]\n"
+        "    open(path, 'w').write(json.dumps({'gpucheck': 'guess', 'value': 1}))\n"
+        "    sys.stdout.flush()\n"
+        "    os._exit(0)\n"
+    ),
+    "sees": "import os\ndef main(args):\n    s = os.statvfs('/dev/shm')\n    return s.f_blocks * s.f_frsize\n",
+    "limits": "import resource\ndef main(args):\n    return resource.getrlimit(resource.RLIMIT_NOFILE)\n",
+    "env": "import os\ndef main(args):\n    return [os.environ.get(n) for n in args['names']]\n",
+    "threads": "import os\ndef main(args):\n    return len(os.listdir('/proc/self/task'))\n",
+}
+
+
+@pytest.fixture(scope="module")
+def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
+    """Children whose warm server has imported a small library."""
+    who = owner.this_run()
+    with scratch.folder(who) as folder, Children(who.run, folder, preload=("decimal",)) as made:
+        yield made
+    assert family.bearers(who.run) == []
+
+
+@pytest.fixture(scope="module")
+def payloads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The payloads above, as files."""
+    folder = tmp_path_factory.mktemp("payloads")
+    for name, text in PAYLOADS.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+@pytest.fixture(params=["warm", "cold"])
+def warm(request: pytest.FixtureRequest) -> bool:
+    """Both ways of starting a child."""
+    return bool(request.param == "warm")
+
+
+@pytest.fixture
+def run(children: Children, payloads: Path, warm: bool):  # noqa: ANN201 - a function with keywords of its own
+    """Run one of the payloads."""
+
+    def go(name: str, deadline_s: float = 20, **how: object) -> Reply:
+        return children.run(str(payloads / f"{name}.py"), {"x": 1, **how.pop("args", {})}, deadline_s=deadline_s, warm=warm, **how)
+
+    return go
+
+
+def test_value(run) -> None:  # noqa: ANN001 - see the fixture
+    """What a payload returns comes back."""
+    reply = run("answers")
+    assert reply.answer == Value(2)
+    assert (reply.ended.kind, reply.ended.code) == ("exit", 0)
+
+
+def test_failure_is_data(run) -> None:  # noqa: ANN001
+    """An exception in a payload comes back as its type and text."""
+    answer = run("raises").answer
+    assert isinstance(answer, Failure)
+    assert (answer.type, answer.text) == ("LookupError", "nothing there")
+    assert isinstance(run("unjson").answer, Failure)
+
+
+def test_what_a_payload_prints_is_no_answer(run) -> None:  # noqa: ANN001
+    """A payload that prints something that looks like an envelope is not believed; its real answer is."""
+    reply = run("prints")
+    assert reply.answer == Value(3)
+    assert "gpucheck" in reply.output
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code", "signal"),
+    [("exits", "exit", 7, None), ("segv", "signal", None, "SIGSEGV"), ("bus", "signal", None, "SIGBUS")],
+)
+def test_deaths_are_told_apart(run, name: str, kind: str, code: int | None, signal: str | None) -> None:  # noqa: ANN001
+    """A payload that dies in the middle gave no answer, and the way it died is known."""
+    reply = run(name)
+    assert reply.answer == NoAnswer()
+    assert (reply.ended.kind, reply.ended.code, reply.ended.signal) == (kind, code, signal)
+
+
+def test_out_of_memory_is_a_failure(run) -> None:  # noqa: ANN001
+    """A payload that hits its own address-space limit fails with MemoryError."""
+    answer = run("memory", limits={"as": 1 << 32}).answer
+    assert isinstance(answer, Failure)
+    assert answer.type == "MemoryError"
+
+
+@pytest.mark.parametrize("name", ["hangs", "deaf"])
+def test_hang_ends_at_the_deadline_and_says_where(run, name: str) -> None:  # noqa: ANN001
+    """A payload that hangs, deaf to signals or not, ends at our deadline with the stack of where it hung."""
+    began = time.monotonic()
+    reply = run(name, deadline_s=1.0)
+    assert time.monotonic() - began < 8
+    assert reply.ended.kind == "deadline"
+    assert reply.answer == NoAnswer()
+    assert any(f"{name}.py" in line for line in reply.ended.where)
+    assert not any("supervisor.py" in line for line in reply.ended.where)
+
+
+def test_flood_costs_nothing(run) -> None:  # noqa: ANN001
+    """Of thirty megabytes of output the first and the last part are kept, and the gap is marked."""
+    reply = run("floods")
+    assert reply.answer == Value(1)
+    assert len(reply.output) < 300_000
+    assert reply.output.rstrip().endswith("the end")
+    assert "bytes left out" in reply.output
+
+
+def test_daemon_does_not_outlive_its_payload(run) -> None:  # noqa: ANN001
+    """A daemon with a session of its own is found, named and killed."""
+    reply = run("daemon")
+    assert reply.answer == Value(1)
+    assert len(reply.left) == 1
+    pid = int(reply.left[0].partition("(pid ")[2].partition(")")[0])
+    assert not Path(f"/proc/{pid}/cwd").exists()
+
+
+def test_too_much(run) -> None:  # noqa: ANN001
+    """An answer over a megabyte is not read."""
+    assert isinstance(run("huge").answer, TooMuch)
+
+
+def test_forged_answer(run) -> None:  # noqa: ANN001
+    """An envelope that does not carry our nonce is garbage."""
+    assert isinstance(run("forger").answer, Garbage)
+
+
+def test_progress_is_passed_on(run, children: Children) -> None:  # noqa: ANN001
+    """Each line of progress is told, once, in order."""
+    told: list[str] = []
+    children.progress = told.append
+    run("progresses")
+    children.progress = lambda _: None
+    assert told == ["one", "two"]
+
+
+def test_shared_memory_of_its_own(run) -> None:  # noqa: ANN001
+    """A payload with shm_bytes sees a /dev/shm of exactly that size, and the host's is untouched."""
+    before = os.statvfs("/dev/shm").f_blocks
+    reply = run("sees", shm_bytes=64 << 20)
+    if reply.refusal:
+        pytest.skip(f"the kernel refuses namespaces here: {reply.refusal}")
+    assert reply.answer == Value(64 << 20)
+    assert os.statvfs("/dev/shm").f_blocks == before
+
+
+def test_limits_and_environment_are_the_childs_own(run) -> None:  # noqa: ANN001
+    """Limits and variables reach the child asked for and no later one."""
+    assert run("limits", limits={"nofile": 77}).answer == Value([77, 77])
+    assert run("env", args={"names": ["A_B"]}, env={"A_B": "c"}).answer == Value(["c"])
+    assert run("env", args={"names": ["A_B"]}).answer == Value([None])
+    assert run("env", args={"names": ["HOME"]}, env={"HOME": None}).answer == Value([None])
+
+
+def test_children_keep_their_files_to_themselves(run, children: Children) -> None:  # noqa: ANN001
+    """Every cache and temporary folder lies inside the run's own folder."""
+    names = ["HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"]
+    answer = run("env", args={"names": names}).answer
+    assert isinstance(answer, Value)
+    assert all(value.startswith(str(children.folder)) for value in answer.value)
+
+
+def test_server_that_cannot_import_falls_back_to_cold(payloads: Path) -> None:
+    """When the warm server dies while importing, the payload still runs, cold."""
+    who = owner.this_run()
+    with scratch.folder(who) as folder, Children(who.run, folder, preload=("no_such_module_at_all",)) as made:
+        assert made.run(str(payloads / "answers.py"), {"x": 1}, deadline_s=20).answer == Value(2)
+
+
+def test_server_with_threads_does_not_fork(payloads: Path, tmp_path: Path) -> None:
+    """A server that got a second thread refuses to fork, and the payload runs cold."""
+    (tmp_path / "threaded.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    who = owner.this_run()
+    with scratch.folder(who) as folder, Children(who.run, folder, preload=("threaded",)) as made:
+        made.env["PYTHONPATH"] = str(tmp_path)
+        assert made.run(str(payloads / "threads.py"), deadline_s=20).answer == Value(1)
+
+
+def test_commands_end_at_the_deadline_too(children: Children) -> None:
+    """A command that is no payload is killed at its deadline, its whole family with it."""
+    reply = children.run_argv(["sh", "-c", "sleep 300 & sleep 300"], deadline_s=0.5)
+    assert reply.ended.kind == "deadline"
+    alive = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family.bearers(children.run_id)]
+    assert not any("sleep" in line for line in alive)
+
+
+def test_output_is_redacted(run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+    """A secret that a payload prints or raises does not come back."""
+    token = "hf_" + "a1B2" * 9
+    reply = run("env", args={"names": [token]})
+    assert token not in reply.output + reply.errors
