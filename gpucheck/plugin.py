@@ -73,4 +73,4 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int, int]:
     """The exit status is ours when the probes ran, also where pytest sets one after its last hook."""
     status = yield
     run = config.pluginmanager.get_plugin("gpucheck-run")
-    return run.exit_status(status) if run else status
+    return run.close(status) if run else status

@@ -204,6 +204,9 @@ class Controller:
             self.run.perform()
         except profile.UsageError as error:
             raise pytest.UsageError(f"gpucheck: {error}") from None
+        except KeyboardInterrupt:
+            self.line(f"gpucheck: interrupted after {len(self.run.rows)} of {len(self.run.plan)} probes; all cleaned up")
+            raise
         if unknown := self.run.unknown_ids():
             raise pytest.UsageError(f"gpucheck: no probe is called {', '.join(unknown)}; see `gpucheck list`")
         self.done = True
@@ -268,15 +271,14 @@ class Controller:
         selected = f"selected by {picked}" if picked else "none could judge anything"
         return [f"nothing was judged: {len(self.run.plan)} probes planned, {left_out}, {selected}"]
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> Generator[None, object, object]:
-        """Close the record."""
-        result = yield
+    def close(self, status: int) -> int:
+        """Close the record and return the exit status. pytest calls no hook of the session when it is interrupted early."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
+        own = self.exit_status(status)
         if self.run.began:
-            self.run.finish(self.exit_status(exitstatus), self.user_passed, self.user_failed)
-        return result
+            self.run.finish(own, self.user_passed, self.user_failed)
+        return own
 
     def exit_status(self, status: int) -> int:
         """pytest's status where pytest was interrupted, crashed or misused; ours otherwise."""

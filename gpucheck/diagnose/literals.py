@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 
 LITERAL_FLOOR = 6
 
@@ -21,7 +22,7 @@ _TOKEN = re.compile(
       | (?P<bar>\|)
       | (?P<repeat>[*+?][?+]?|\{\d*,?\d*\}[?+]?)
       | (?P<any>[.^$])
-      | (?P<plain>.)""",
+      | (?P<plain>[^\\\[\]().^$*+?{}|]+|.)""",
     re.VERBOSE | re.DOTALL,
 )
 # Where a message is quoted inside another text (JSON, HTML, a typographer's quotes) these are written differently.
@@ -37,9 +38,9 @@ class _Branch:
     letters: int = 0
 
     def end_run(self) -> None:
-        if self.run:
-            self.sets.append(frozenset({"".join(self.run)}))
-        self.run = []
+        if text := "".join(self.run):
+            self.sets.append(frozenset({text}))
+        self.run.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Required:
     letters: int
 
 
+@cache
 def required(pattern: str) -> Required:
     """What every match of ``pattern`` contains; the texts are the longest there are, free of quotes and wide gaps."""
     tokens = [(m.lastgroup or "", m.group()) for m in _TOKEN.finditer(pattern)]
@@ -87,14 +89,16 @@ def _group(branch: _Branch, tokens: list[tuple[str, str]], at: int) -> int:
 
 
 def _step(branch: _Branch, kind: str, text: str) -> None:
-    character = text if kind == "plain" else _escaped(text) if kind == "escape" else ""
-    if character:
-        branch.run.append(character)
-        branch.letters += not character.isspace()
+    run = text if kind == "plain" else _escaped(text) if kind == "escape" else ""
+    if run:
+        branch.run.append(run)
+        branch.letters += len(run) - run.count(" ")
         return
-    if kind == "repeat" and _may_be_absent(text) and branch.run:
-        branch.letters -= not branch.run.pop().isspace()
-    if kind not in {"flags"}:
+    if kind == "repeat" and branch.run and _may_be_absent(text):
+        last = branch.run.pop()
+        branch.run.append(last[:-1])
+        branch.letters -= not last.endswith(" ")
+    if kind != "flags":
         branch.end_run()
 
 
@@ -118,10 +122,14 @@ def _either(branches: list[_Branch]) -> Required:
 
 def _best(sets: list[frozenset[str]]) -> frozenset[str]:
     """The set whose shortest text is the longest, each text cut down to its longest stable piece."""
-    cut = [frozenset(max(_UNSTABLE.split(text), key=_weight).strip() for text in texts) for texts in sets]
-    usable = [texts for texts in cut if all(texts)]
-    return max(usable, key=lambda texts: (min(map(_weight, texts)), -len(texts)), default=frozenset())
+    best, best_key = frozenset[str](), (0, 0)
+    for texts in sets:
+        cut = frozenset(_stable(text) for text in texts)
+        key = (min(map(len, cut)), -len(cut))
+        if key[0] and key > best_key:
+            best, best_key = cut, key
+    return best
 
 
-def _weight(text: str) -> int:
-    return len(text.strip())
+def _stable(text: str) -> str:
+    return max((piece.strip() for piece in _UNSTABLE.split(text)), key=len) if _UNSTABLE.search(text) else text.strip()

@@ -41,23 +41,24 @@ _NEGATION = _any(
 _LINK = r"(?:\ (?:a|an|the|any|of|on|from|for|about|more|transient|possible|potential|such|errors?|like|with|is|are|to|by|up)|[:,=])*"
 # Right before the symptom: a negation, or the sign of a quotation.
 _JUST_BEFORE = re.compile(
-    rf"""(?ix)(?:\b{_NEGATION}{_LINK}|\b(?:text|label|title|sample|prompt|input|query|rule|alert|pattern|regex|name)s?["']?\s?[=:]?)\s*["'`(\[*/]*\s*$"""
+    rf"""(?ix)(?:\b{_NEGATION}{_LINK}|\b(?:text|label|title|sample|prompt|completion|question|answer|input|query|rule|alert|pattern|regex|name)s?["']?\s?[=:]?)\s*["'`(\[*/]*\s*$"""
 )
 # Somewhere before it: the writer tells of what could happen, what happened elsewhere, or what was done about it.
 _BEFORE = re.compile(
     r"""(?ix)\b(?:fix(?:es|ed)|resolv(?:es|ed)|avoid(?:s|ed|ing)?|prevent(?:s|ed|ing)?|simulat(?:es?|ed|ing)|inject(?:s|ed|ing)?|rehears(?:al|es?|ed|ing)
-    |mock(?:s|ed|ing)?|would\ (?:be|have|exceed)|if\ you\ (?:see|get|hit|run\ into)|you\ (?:may|might|can|could|will)\ (?:see|get|hit)|troubleshoot(?:ing)?|faq|tip:
+    |expected\ to|question:|mock(?:s|ed|ing)?|would\ (?:be|have|exceed)|if\ you\ (?:see|get|hit|run\ into)|you\ (?:may|might|can|could|will)\ (?:see|get|hit)|troubleshoot(?:ing)?|faq|tip:
     |(?:alert|rule)\s?["'][^"']*)\b[^.;]*$|^\s*(?:\+\s*)?(?:\#|//|/\*|<!--)"""
 )
 _AFTER = re.compile(
     r"""(?ix)^["'`)\]:,.]*\s*(?:(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0\b(?!\.\d*[1-9])|false\b|(?:none|no|never|off|n/a)\s*(?:$|[,;)\]}|]))
-    |(?:handling|detection|protection|guard|handler|monitor(?:ing)?|alerts?|rule|support|tests?|checks?)\b
+    |[^.;]{0,10}\b(?:count|total|number|events?|errors?|failures?|over|since|in|last)\b[^.;]{0,30}[:=]\s*(?:0|none)\s*$
+    |(?:limits?\ (?:raised|set|increased)|handling|detection|protection|guard|handler|monitor(?:ing)?|alerts?|rule|support|tests?|checks?)\b
     |\(?(?:ignored|ignoring|handled|harmless|benign|non-?fatal|transient|recovered|resolved|fixed|retry|retrying|skipped|simulated)\b
     |(?:was|is|were|has\ been|will\ be)\ (?:ignored|handled|harmless|expected|benign|recovered|resolved|fixed|retried|skipped|inactive))"""
 )
 _CALM = re.compile(
     r"""(?ix)\b(?:retry(?:ing)?|retries?\ (?:left|remaining)|retr(?:y|ied)\ (?:later|again)|will\ (?:be\ )?retr(?:y|ied)|attempt\ \d+\s?(?:/|of)\s?\d+|trying\ again
-    |reconnect(?:ed|ing)|back(?:ing)?[\s-]?off|recovered|succeeded|successfully|(?:safely\ )?ignor(?:ed|ing)|can\ be\ (?:safely\ )?ignored|harmless|non-?fatal|benign
+    |reconnect(?:ed|ing)|back(?:ing)?[\s-]?off|recovered|succeeded|successfully|(?:safely\ )?ignor(?:ed|ing)|(?:can|may)\ (?:be\ )?(?:safely\ )?ignored?|harmless|non-?fatal|benign
     |self-?test|rehears(?:al|ed)|simulated|falling\ back|fell\ back|using\ fallback|skipp(?:ed|ing)|deprecat(?:ed|ion)|error_rate\s?[=:]\s?0|errors?\s?[=:]\s?0
     |no\ (?:errors?|failures?|problems?|issues?)|0\ (?:errors?|failures?|active|failed)|passed|xfail|all\ good|healthy|as\ (?:expected|configured)|inactive)\b
     |✓|✔|✅|\[\s*ok\s*\]|\.\.\.\s?ok\b|\bok\s*$"""

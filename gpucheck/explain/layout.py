@@ -51,18 +51,21 @@ def clipped(text: str, columns: int, around: int = 0) -> str:
 
 def wrapped(text: str, columns: int) -> Iterator[str]:
     """The text in lines of at most ``columns``, broken at spaces or between wide characters."""
-    line = ""
+    line, used = "", 0
     for unit in _UNIT.findall(text):
-        fits = width(line) + width(unit.rstrip()) <= columns or unit in _NO_LINE_START
-        if line and not fits:
+        size = width(unit)
+        # Room is kept for the mark that may follow a wide character and must not begin a line.
+        limit = columns if unit.isascii() or unit in _NO_LINE_START else columns - 2
+        if line and not unit.isspace() and used + size > limit:
             yield line.rstrip()
-            line = ""
+            line, used = "", 0
         if line or not unit.isspace():
-            line += unit
-        while width(line) > columns + 2:
+            line, used = line + unit, used + size
+        while width(line.rstrip()) > columns:
             head = _head(line, columns)
             yield head
             line = line[len(head) :]
+            used = width(line)
     if line.strip():
         yield line.rstrip()
 

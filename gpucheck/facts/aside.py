@@ -26,17 +26,8 @@ _PAYLOADS: Final = Path(__file__).parents[1] / "payload"
 _KILL_GRACE_S: Final = 1.0
 # The envelope is the last thing that a payload's child prints; libraries may have printed before it.
 _ENVELOPE_START: Final = '{\n "gpucheck"'
-_READ_FILES: Final = """
-import json, sys
-found = {}
-for name in sys.argv[1:]:
-    try:
-        with open(name, errors="replace") as stream:
-            found[name] = stream.read(65536)
-    except OSError as error:
-        found[name] = None
-print(json.dumps(found))
-"""
+# For payloads that need the standard library alone: no site-packages, none of the user's variables, less time.
+_ISOLATED: Final = ("-I", "-S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +81,20 @@ def ask_payload(tree: Tree, python: str, payload: str, args: Mapping[str, Json])
 
     Raises Unknown with how the child ended when it gave no answer, RuntimeError when the payload itself broke.
     """
-    argv = [python, "-B", str(_PAYLOADS / "envelope.py"), str(_PAYLOADS / f"{payload}.py"), json.dumps(args)]
-    said = ask(argv, tree.deadline_s, tree.environ)
+    return _answer(tree, [python], payload, args, tree.deadline_s)
+
+
+def ask_own(tree: Tree, payload: str, args: Mapping[str, Json], deadline_s: float) -> Json:
+    """The same for a payload that needs nothing but our own Python's standard library."""
+    return _answer(tree, [sys.executable, *_ISOLATED], payload, args, min(deadline_s, tree.deadline_s))
+
+
+def _answer(tree: Tree, python: Sequence[str], payload: str, args: Mapping[str, Json], deadline_s: float) -> Json:
+    argv = [*python, "-B", str(_PAYLOADS / "envelope.py"), str(_PAYLOADS / f"{payload}.py"), json.dumps(args)]
+    said = ask(argv, deadline_s, tree.environ)
     start = said.output.rfind(_ENVELOPE_START)
     if said.code != 0 or start < 0:
-        raise Unknown(python, said.ending)
+        raise Unknown(python[0], said.ending)
     envelope = json.loads(said.output[start:])
     if "failure" in envelope:
         message = redact(f"payload {payload}: {envelope['failure']['type']}: {envelope['failure']['text']}")
@@ -103,10 +103,10 @@ def ask_payload(tree: Tree, python: str, payload: str, args: Mapping[str, Json])
 
 
 def files(tree: Tree, names: Sequence[str]) -> dict[str, str | None]:
-    """The texts of files that a driver answers for; None for one that cannot be read. Raises Unknown when it hangs."""
-    paths = {str(tree.path(name)): name for name in names}
-    said = ask([sys.executable, "-I", "-S", "-c", _READ_FILES, *paths], tree.deadline_s, tree.environ)
-    if said.code != 0:
-        raise Unknown(names[0], said.ending)
-    found: dict[str, str | None] = json.loads(said.output)
-    return {paths[path]: text for path, text in found.items()}
+    """The texts of files that a driver or a server answers for; None where there is none. Raises Unknown on a hang."""
+    paths = [str(tree.path(name)) for name in names]
+    try:
+        found = ask_own(tree, "read_files", {"paths": paths}, tree.deadline_s)
+    except Unknown as unknown:
+        raise Unknown(names[0], unknown.why) from unknown
+    return {name: found[path] for name, path in zip(names, paths, strict=True)}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import array
 import fcntl
 import ipaddress
-import json
 import re
 import socket
 import struct
-import sys
 from typing import TYPE_CHECKING, Final
 
 from gpucheck.facts import aside
@@ -29,14 +27,6 @@ _ASK_IPV4: Final = 0x8912  # SIOCGIFCONF of netdevice(7)
 # struct ifreq: a name of sixteen bytes, then a socket address whose last four of eight are IPv4's, then padding.
 _ROW_BYTES: Final = 40
 _ROWS_LIMIT: Final = 1024
-_ASK_RESOLVER: Final = """
-import json, socket, sys
-try:
-    found, error = sorted({row[4][0] for row in socket.getaddrinfo(sys.argv[1], None)}), None
-except socket.gaierror as refused:
-    found, error = [], refused.strerror
-print(json.dumps([found, error]))
-"""
 _RESOLVER_DEADLINE_S: Final = 2.0
 
 
@@ -131,12 +121,11 @@ def _resolved(tree: Tree) -> Reading:
 
 def ask_resolver(tree: Tree, name: str) -> Reading:
     """The addresses that a program here gets for ``name``; none, and the resolver's words, when it gets an error."""
-    argv = [sys.executable, "-I", "-S", "-c", _ASK_RESOLVER, name]
-    said = aside.ask(argv, min(tree.deadline_s, _RESOLVER_DEADLINE_S), tree.environ)
-    if said.code != 0:
-        raise Unknown("the resolver", said.ending)
-    addresses, error = json.loads(said.output)
-    return Reading(addresses, f"the resolver: {error}" if error else "the resolver")
+    try:
+        found = aside.ask_own(tree, "resolve_name", {"name": name}, _RESOLVER_DEADLINE_S)
+    except Unknown as unknown:
+        raise Unknown("the resolver", unknown.why) from unknown
+    return Reading(found["addresses"], f"the resolver: {found['error']}" if found["error"] else "the resolver")
 
 
 def _resolves(tree: Tree) -> Reading:

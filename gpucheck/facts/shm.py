@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
+from gpucheck.facts import aside
 from gpucheck.facts.fact import Json, Unknown
 from gpucheck.facts.mounts import MOUNTINFO, mount_of
 from gpucheck.facts.reading import Reading, group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gpucheck.facts.tree import Tree
 
 SHM: Final = "/dev/shm"
@@ -22,10 +20,8 @@ SHM: Final = "/dev/shm"
 _SEGMENT: Final = re.compile(
     r"(?:nccl-|torch_|psm_|wnsm_|sem\.|__KMP_REGISTERED_LIB_|joblib_|loky-|cuda\.shm\.|pymp-).+"
 )
-# torch_<pid>_<random>_<count> and __KMP_REGISTERED_LIB_<pid>_<uid> say who made them.
-_MAKER: Final = re.compile(r"(?:torch|__KMP_REGISTERED_LIB)_(\d+)_")
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
-_SEARCH_LIMIT_S: Final = 0.1
+_SEARCH_DEADLINE_S: Final = 5.0
 _BLOCK_BYTES: Final = 512
 
 
@@ -62,63 +58,36 @@ def _leftovers(tree: Tree) -> list[dict[str, Json]]:
     names = [name for name in tree.names(SHM) if _SEGMENT.fullmatch(name)]
     if not names:
         return []
-    holders = _Holders(tree)
+    holders = _holders(tree)
     found = ((name, tree.path(f"{SHM}/{name}")) for name in names)
     # Sockets and folders have no business of ours; a file may go while we look.
     sizes = [(name, path.stat()) for name, path in found if path.is_file()]
     return [
-        {"name": name, "bytes": status.st_blocks * _BLOCK_BYTES, "orphan": holders.orphan(name, status.st_uid)}
+        {"name": name, "bytes": status.st_blocks * _BLOCK_BYTES, "orphan": _is_orphan(holders, name, status.st_uid)}
         for name, status in sizes
     ]
 
 
-class _Holders:
-    """Which segments some process has mapped or open, as far as this process may see."""
-
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        self.held: set[str] = set()
-        self.hidden_uids: set[int] = set()
-        self.complete = self._sees_all_processes()
-        self._search(time.monotonic() + _SEARCH_LIMIT_S)
-
-    def orphan(self, name: str, uid: int) -> bool | None:
-        """Whether nobody holds the segment that ``uid`` owns; None when somebody whom we cannot see may."""
-        if name in self.held:
-            return False
-        maker = _MAKER.match(name)
-        if maker and self.complete and not self.tree.exists(f"/proc/{maker[1]}"):
-            return True
-        return None if not self.complete or uid in self.hidden_uids else True
-
-    def _sees_all_processes(self) -> bool:
-        # In a pid namespace of our own the segment's holder may live outside of it.
-        return self.tree.link_name("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
-
-    def _search(self, end: float) -> None:
-        for pid in self.tree.names("/proc"):
-            if not pid.isdecimal():
-                continue
-            if time.monotonic() > end:
-                self.complete = False
-                return
-            self._look_at(pid)
-
-    def _look_at(self, pid: str) -> None:
-        try:
-            maps = self.tree.text(f"/proc/{pid}/maps")
-            self.held.update(_segment_names(line.partition("/")[2] for line in maps.splitlines() if SHM in line))
-            descriptors = self.tree.path(f"/proc/{pid}/fd")
-            self.held.update(_segment_names(os.readlink(entry)[1:] for entry in descriptors.iterdir()))
-        except PermissionError:
-            self.hidden_uids.add(self.tree.path(f"/proc/{pid}").stat().st_uid)
-        except (FileNotFoundError, ProcessLookupError):
-            return  # it ended while we looked
+def _holders(tree: Tree) -> dict[str, Json] | None:
+    """What every process holds; None when we cannot see every process, or one of them hangs whoever looks at it."""
+    if tree.link_name("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
+        return None  # with a shared /dev/shm a holder may live outside our pid namespace
+    try:
+        found: dict[str, Json] = aside.ask_own(
+            tree, "shm_holders", {"proc": str(tree.path("/proc")), "folder": SHM}, _SEARCH_DEADLINE_S
+        )
+    except Unknown:
+        return None
+    return found
 
 
-def _segment_names(paths: Iterable[str]) -> set[str]:
-    inside = SHM[1:] + "/"
-    return {path.removeprefix(inside).removesuffix(" (deleted)") for path in paths if path.startswith(inside)}
+def _is_orphan(holders: dict[str, Json] | None, name: str, uid: int) -> bool | None:
+    """Whether nobody holds the segment that ``uid`` owns; None when somebody whom we cannot see may."""
+    if holders is None:
+        return None
+    if name in holders["held"]:
+        return False
+    return None if uid in holders["unseen_uids"] else True
 
 
 def _leftover_list(tree: Tree) -> Reading:

@@ -149,8 +149,9 @@ class Look:
 
     def at_other_uid(self) -> None:
         """All again, read by a user to whom they do not belong; whether that user may write is told, not judged."""
+        label = self.container.engine.label
         if not self.kept:
-            raise Unable("a volume that could be read by the user who wrote it")
+            raise Unable(f"a volume of {label} that could be read by the user who wrote it")
         how: dict[str, Any] = {"volumes": (), "binds": ()}
         for name in how:
             how[name] = tuple(mount for kept in self.kept for mount in kept.how.get(name, ()))
@@ -172,8 +173,9 @@ class Look:
 
     def at_layer(self) -> None:
         """What was written beside the volumes is gone, as it must be: shown, not judged."""
+        label = self.container.engine.label
         if not self.layer:
-            raise Unable("a container that could write to its own layer")
+            raise Unable(f"a container of {label} that could be asked about its own layer")
         wrote, read = self.layer
         if "refused" in wrote:
             raise Unable(f"a writable layer: {seen.refusal_text(wrote)}")

@@ -15,6 +15,11 @@ from typing import Any
 import pytest
 
 import gpucheck
+from gpucheck import owner, scratch
+from gpucheck.process import Children
+from gpucheck.shm_exchange import End, Seen
+from gpucheck.shm_need import Need
+from gpucheck.verdict import Bug, Unable
 
 DRIVER = Path(__file__).with_name("drive.py")
 drive: Any = SimpleNamespace(**runpy.run_path(str(DRIVER)))
@@ -259,6 +264,38 @@ def test_what_is_enough_for_two_gpus_fails_for_eight() -> None:
     result = judged(tmpfs("2g"), options=options, facts={"gpu.pci_count": 8})
     assert result["verdict"] == "ok", result
     assert "smallest of those tried that works: 1g" in text(result)
+
+
+def look(child: Any = None, container: Any = None, sizes: tuple[str, ...] = ("64m",)) -> Any:
+    """The probe's ways of asking, over these ways to run a payload."""
+    module = drive.load("buffers_fit_shm")
+    report = drive.new_report(module, "buffers-fit-shm", "default")
+    return module.Look(report, drive.facts_of(STDLIB), child, container, Need(2), sizes)
+
+
+def test_a_size_that_was_not_applied_is_our_mistake_and_not_a_result() -> None:
+    """The children get this host's own /dev/shm instead of 64m: no verdict about 64m comes of that."""
+    here = owner.this_run()
+    with scratch.folder(here) as folder, Children(here.run, folder) as children:
+
+        def child(payload: str, args: Any, *, shm_bytes: int, **how: Any) -> Any:
+            del shm_bytes
+            return children.run(payload, args, deadline_s=60, **how)
+
+        with pytest.raises(Bug, match="64m"):
+            look(child).at_sizes()
+
+
+def test_less_space_than_was_to_be_filled_cannot_have_been_enough() -> None:
+    """Whoever says that a job fits into 64m has not filled it."""
+    with pytest.raises(Bug, match="in a /dev/shm of 64m"):
+        look().believed(64 << 20, Seen(End.WORKS, "all is well"))
+
+
+def test_a_process_that_the_kernel_killed_says_nothing_about_a_size() -> None:
+    """Out of memory is not too small a /dev/shm."""
+    with pytest.raises(Unable, match="SIGKILL"):
+        look().believed(64 << 20, Seen(End.KILLED, "killed by SIGKILL"))
 
 
 def test_in_the_level_deep_every_size_is_tried() -> None:

@@ -18,12 +18,13 @@ from gpucheck.engine import Bind, Container, Engine, VolumeMount, open_engine
 from gpucheck.process import Children
 from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Result, Unable
-from gpucheck.volume_seen import writable_below
+from gpucheck.volume_seen import Wanted, writable_below, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 drive: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("drive.py"))))
+PROBE = drive.load("volume_persists")
 RECURSIVE_SINCE = 25
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
 
@@ -59,11 +60,14 @@ def container() -> Iterator[Containers]:
         assert {thing["kind"] for thing in images} <= {"image"}
 
 
-def judged(container: Any, folder: Path, volume: Any = None, **expect: Any) -> Result:
-    """The probe's result."""
-    module = drive.load("volume_persists")
-    report = drive.new_report(module, "volume-persists", "default")
-    options = drive.options_of({}, expect)
+def new_report() -> Any:
+    """An empty report of the probe."""
+    return drive.new_report(PROBE, "volume-persists", "default")
+
+
+def judged(container: Any, folder: Path) -> Result:
+    """The whole probe's result."""
+    report = new_report()
     made: list[str] = []
 
     def make() -> tuple[str, str]:
@@ -72,7 +76,7 @@ def judged(container: Any, folder: Path, volume: Any = None, **expect: Any) -> R
         return name, place
 
     try:
-        module.test_volume_persists(report, options, container, volume or make, folder)
+        PROBE.test_volume_persists(report, drive.options_of({}, {}), container, make, folder)
     finally:
         for name in made:
             container.engine.remove_volume(name)
@@ -80,12 +84,20 @@ def judged(container: Any, folder: Path, volume: Any = None, **expect: Any) -> R
     return result
 
 
-def pitfalls(result: Result) -> list[str]:
-    """The ids of the findings, but for what every engine before 25 does."""
+def expected(container: Any, *binds: str) -> Any:
+    """What the probe's last leg reports of binds that a profile expects."""
+    report = new_report()
+    look = PROBE.Look(report, container)
+    look.at_expected(look.sources([Wanted.parse(bind) for bind in binds]))
+    return report
+
+
+def pitfalls(result: Any) -> list[str]:
+    """The ids of the defects; what every engine before 25 does is degraded."""
     return [found.pitfall for found in result.findings if found.weight.value == "bad"]
 
 
-def text(result: Result) -> str:
+def text(result: Any) -> str:
     """All evidence."""
     return "\n".join([*result.evidence, *(line for found in result.findings for line in found.evidence)])
 
@@ -131,38 +143,37 @@ def test_without_an_engine_it_does_not_apply(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_volume_in_memory_loses_its_data_between_two_containers(container: Any, tmp_path: Path) -> None:
+def test_a_volume_in_memory_loses_its_data_between_two_containers(container: Any) -> None:
     """A local volume with `type=tmpfs` is unmounted with its last container: what was written is gone."""
     docker = pytest.importorskip("docker")
     client = docker.DockerClient(base_url=container.engine.url)
     options = {"type": "tmpfs", "device": "tmpfs", "o": "size=64m"}
     volume = client.volumes.create(driver_opts=options, labels=container.engine.owner.labels())
+    report = new_report()
     try:
-        result = judged(container, tmp_path, lambda: (volume.name, "in memory"))
+        PROBE.Look(report, container).at_volume(volume.name, "in memory")
     finally:
         volume.remove(force=True)
         client.close()
-    assert pitfalls(result) == ["volume-lost"]
-    assert "named volume: the file is not there after re-creation; there is nothing" in text(result)
-    # The other ways of asking went on.
-    assert "bind mount: 8 MiB written" in text(result)
+    assert pitfalls(report) == ["volume-lost"]
+    assert "named volume: the file is not there after re-creation; there is nothing" in text(report)
 
 
 @needs_root
-def test_a_full_disk_is_found_and_nothing_is_left_on_it(container: Any, tmp_path: Path, disk: Any) -> None:
+def test_a_full_disk_is_found_and_nothing_is_left_on_it(container: Any, disk: Any) -> None:
     """Four MiB do not hold eight; the part that was written is removed."""
     folder = disk("models", "size=4m")
-    result = judged(container, tmp_path, binds=[f"{folder}:/models"])
+    result = expected(container, f"{folder}:/models")
     assert pitfalls(result) == ["disk-full"]
     assert "ENOSPC" in text(result)
     assert list(folder.iterdir()) == []
 
 
 @needs_root
-def test_a_disk_that_was_remounted_read_only_is_not_writable(container: Any, tmp_path: Path, disk: Any) -> None:
+def test_a_disk_that_was_remounted_read_only_is_not_writable(container: Any, disk: Any) -> None:
     """As after an I/O error: the step and the file system are named."""
     folder = disk("models", "size=64m,ro")
-    result = judged(container, tmp_path, binds=[f"{folder}:/models"])
+    result = expected(container, f"{folder}:/models")
     assert pitfalls(result) == ["volume-not-writable"]
     assert "create: Read-only file system (EROFS)" in text(result)
 
@@ -176,7 +187,8 @@ def test_a_fresh_volume_belongs_to_root_and_says_so_to_others(container: Any) ->
         (answer,) = value_of(container("volume_io", {"tasks": [task]}, **how), "container")
     finally:
         container.engine.remove_volume(name)
-    fault = drive.load("volume_persists").seen.written("named volume", answer)
+    fault = written("named volume", answer)
+    assert fault is not None
     assert fault.pitfall == "volume-not-writable"
     assert "write as uid 1000: create: Permission denied (EACCES)" in fault.evidence[0]
     assert "owner 0:0, mode 0755" in fault.evidence[1]
@@ -184,23 +196,32 @@ def test_a_fresh_volume_belongs_to_root_and_says_so_to_others(container: Any) ->
 
 def test_a_bind_that_is_expected_and_healthy_is_left_as_it_was(container: Any, tmp_path: Path) -> None:
     """The round trip leaves nothing in the user's folder, also not what a killed run left there long ago."""
-    own, models = tmp_path / "own", tmp_path / "models"
-    own.mkdir()
+    models = tmp_path / "models"
     models.mkdir()
     (models / "epoch_1.pt").write_text("weights")
     stale = models / "gpucheck-01AAAA-00000000.persist"
     stale.write_text("x")
     os.utime(stale, (1, 1))
-    result = judged(container, own, binds=[f"{models}:/models"])
+    result = expected(container, f"{models}:/models")
     assert pitfalls(result) == [], text(result)
     assert f"{models}: 8 MiB written and synced in one container, equal in the next" in text(result)
     assert [path.name for path in models.iterdir()] == ["epoch_1.pt"]
 
 
+def test_the_profiles_binds_reach_the_probe(tmp_path: Path) -> None:
+    """Whatever the engine, a source that does not exist is found."""
+    options = drive.options_of({}, {"binds": [f"{tmp_path / 'nothing'}:/data"]})
+    report = new_report()
+    no_engine = drive.NoEngine()
+    PROBE.test_volume_persists(report, options, no_engine, lambda: no_engine.engine, tmp_path)
+    assert pitfalls(report) == ["bind-source-missing"]
+    assert report.result().verdict.value == "bad"
+
+
 def test_a_source_that_does_not_exist_is_caught_before_the_engine_makes_it(container: Any, tmp_path: Path) -> None:
     """The finding names the path, and no folder that belongs to root appears there."""
     missing = tmp_path / "imagenet"
-    result = judged(container, tmp_path, binds=[f"{missing}:/data:ro"])
+    result = expected(container, f"{missing}:/data:ro")
     assert pitfalls(result) == ["bind-source-missing"]
     assert str(missing) in text(result)
     assert not missing.exists()
@@ -216,9 +237,7 @@ def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(container: A
     """Before Engine 25 the mount below stays writable: found. Since then it must be refused: told."""
     dataset = tmp_path / "imagenet"
     disk("imagenet/shard", "size=4m,mode=1777")
-    own = tmp_path / "own"
-    own.mkdir()
-    result = judged(container, own, binds=[f"{dataset}:/data:ro"])
+    result = expected(container, f"{dataset}:/data:ro")
     if int(container.engine.hello["version"].partition(".")[0]) < RECURSIVE_SINCE:
         assert pitfalls(result) == ["readonly-not-recursive"]
         assert f"{dataset} bound :ro, shard (tmpfs): a file could be created" in text(result)

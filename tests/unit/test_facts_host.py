@@ -155,7 +155,7 @@ def test_version_1_is_read_inside_a_container_without_a_namespace(plant: Any) ->
 
 
 def test_no_quota_is_known_and_no_cgroup_is_not(plant: Any) -> None:
-    """ "Unlimited" is something else than "could not look"."""
+    """That nothing limits us is something else than that we could not look."""
     assert why(plant, "cpu.quota")
     plant.file("/proc/self/mountinfo", OVERLAY + "2 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     plant.file("/proc/self/cgroup", "0::/\n")
@@ -256,6 +256,29 @@ def test_segments_that_nobody_holds_are_orphans(plant: Any) -> None:
     process(plant, 7, "7f00-7f01 rw-s 00000000 00:19 4 /dev/shm/nccl-aaa\n7f02-7f03 rw-p 0 00:00 0 [heap]\n")
     assert leftovers(plant) == {"nccl-aaa": False, "nccl-bbb": True, "torch_900_1_0": True}
     assert known(plant, "shm.leftover_bytes") == 2 * 8192
+
+
+def test_the_segments_of_somebody_whose_processes_cannot_be_seen_are_undecided(plant: Any) -> None:
+    """A process that may not be looked into may hold what its owner owns."""
+    plant.file("/dev/shm/nccl-aaa", "x")
+    plant.link("/proc/self/ns/pid", FIRST_PID_NAMESPACE)
+    process(plant, 7, "")
+    assert leftovers(plant) == {"nccl-aaa": True}
+    argv = ["unshare", "--user", sys.executable, "-c", HIDDEN_PROCESSES.format(root=str(plant.root))]
+    said = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if "Operation not permitted" in said.stderr:
+        pytest.skip("this kernel gives no user namespace")
+    plant.path("/proc/7/maps").chmod(0)
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["None"]
+
+
+HIDDEN_PROCESSES = """
+import pathlib
+from gpucheck import facts
+rows = facts.read(["shm.leftovers"], pathlib.Path({root!r})).known("shm.leftovers")
+print(*[row["orphan"] for row in rows])
+"""
 
 
 def test_in_a_pid_namespace_of_our_own_nobody_is_called_an_orphan(plant: Any) -> None:
