@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from gpucheck.facts import Facts
 
 _HELD = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
-_TELLING = re.compile(r"Error: |gai error|EADDR|Connection refused|timed? ?out|cannot be retrieved|Unable to")
-_EVIDENCE_LINES = 3
+_TELLING = re.compile(r"Error: \S|gai error|EADDR|Connection refused|timed out|cannot be retrieved|failed to connect|Unable to")
+_STAMP = re.compile(r"^\[[A-Z]\d{4} [\d:.]+ (?:\d+ )?")
+_EVIDENCE_LINES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,9 @@ class Try:
     def lines(self) -> list[str]:
         """What it came to, and the most telling lines of its errors."""
         ending = "did not end and was stopped" if self.ended == "hang" else f"left with status {self.code}"
-        told = [line.strip()[:300] for line in self.errors.splitlines() if _TELLING.search(line)]
-        return [f"torchrun at {self.endpoint} {ending} after {self.spent_s:.0f} s", *dict.fromkeys(told[-_EVIDENCE_LINES:])]
+        told = [_STAMP.sub("[", line.strip())[:200] for line in self.errors.splitlines() if _TELLING.search(line)]
+        lines = list(dict.fromkeys(told))[-_EVIDENCE_LINES:]
+        return [f"torchrun at {self.endpoint} {ending} after {self.spent_s:.0f} s", *lines]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,11 @@ def of_place(place: Place, is_first_node: bool) -> Finding | None:  # noqa: FBT0
         said = ", ".join(f"{address}: {answer}" for address, answer in place.answers.items())
         return _bad("rendezvous-unreachable", f"{place}; {said}", confidence="medium", **where)
     return None
+
+
+def is_doubtful(facts: Facts) -> bool:
+    """Whether it is known beforehand that ranks will wait for each other: a try need not be long to show it."""
+    return False in (facts.known("net.hostname_resolves"), facts.known("net.loopback_ipv4"))
 
 
 def cause(facts: Facts, tried: Try) -> Finding | None:

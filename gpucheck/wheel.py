@@ -63,10 +63,13 @@ def advice(wheel: Installed, device: Capability, driver: Cuda | None) -> tuple[s
     if not fitting:
         flags = f"TORCH_CUDA_ARCH_LIST={device}"
         return (f"no published wheel for {wheel.machine} has code for {device}; build with {flags}",)
-    named = ", ".join(map(str, fitting))
-    if all(other.cuda < wheel.toolkit for other in fitting):
-        return (f"wheels that fit: {named}", f"a newer CUDA than {fitting[0].cuda} does not help: its wheels left {device} out")
-    return (f"wheels that fit: {named}",)
+    named = f"wheels that fit: {', '.join(map(str, fitting))}"
+    if any(other.cuda >= wheel.toolkit for other in fitting):
+        return (named,)
+    newest = fitting[0].cuda
+    if wheels_for(device, machine=wheel.machine)[0].cuda > newest:
+        return (named, f"a newer CUDA than {newest} does not help: the driver (CUDA {driver}) does not start it")
+    return (named, f"a newer CUDA than {newest} does not help: its wheels left {device} out")
 
 
 def _finding(  # noqa: PLR0913 - the parts of one finding

@@ -132,4 +132,8 @@ def _best(sets: list[frozenset[str]]) -> frozenset[str]:
 
 
 def _stable(text: str) -> str:
-    return max((piece.strip() for piece in _UNSTABLE.split(text)), key=len) if _UNSTABLE.search(text) else text.strip()
+    """The longest piece that is written the same everywhere; all of the text where that is too short to look for."""
+    if not _UNSTABLE.search(text):
+        return text.strip()
+    piece = max((piece.strip() for piece in _UNSTABLE.split(text)), key=len)
+    return piece if len(piece) >= LITERAL_FLOOR or not text.isascii() else text.strip()

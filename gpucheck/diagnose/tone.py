@@ -47,7 +47,7 @@ _JUST_BEFORE = re.compile(
 _BEFORE = re.compile(
     r"""(?ix)\b(?:fix(?:es|ed)|resolv(?:es|ed)|avoid(?:s|ed|ing)?|prevent(?:s|ed|ing)?|simulat(?:es?|ed|ing)|inject(?:s|ed|ing)?|rehears(?:al|es?|ed|ing)
     |expected\ to|question:|mock(?:s|ed|ing)?|would\ (?:be|have|exceed)|if\ you\ (?:see|get|hit|run\ into)|you\ (?:may|might|can|could|will)\ (?:see|get|hit)|troubleshoot(?:ing)?|faq|tip:
-    |(?:alert|rule)\s?["'][^"']*)\b[^.;]*$|^\s*(?:\+\s*)?(?:\#|//|/\*|<!--)"""
+    |(?:alert|rule)\s?["'][^"']*|(?:prompt|completion|question|answer|instruction)["']:)(?!\w)[^.;]*$|^\s*(?:\+\s*)?(?:\#|//|/\*|<!--)"""
 )
 _AFTER = re.compile(
     r"""(?ix)^["'`)\]:,.]*\s*(?:(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0\b(?!\.\d*[1-9])|false\b|(?:none|no|never|off|n/a)\s*(?:$|[,;)\]}|]))

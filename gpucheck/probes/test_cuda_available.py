@@ -199,8 +199,11 @@ def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
     judge_unlisted(report, host, seen)
     right = sum(kernel.is_right for kernel in seen.kernels.values())
     report.saw(f"{right} of {len(seen.devices)} GPUs computed right")
+    if not seen.kernels:
+        raise Unable("a GPU that may be touched: each is in use, or must not compute", pitfall=computation.BUSY)
     if not right:
-        raise Unable("a GPU that computes: each has a row of its own", blocked_by=OURS)
+        without = all(computation.status_of(kernel.text) in NO_IMAGE for kernel in seen.kernels.values())
+        raise Unable("a GPU that computes: each has a row of its own", blocked_by=IMAGES if without else OURS)
 
 
 def judge_unlisted(report: Any, host: Facts, seen: Seen) -> None:

@@ -253,7 +253,7 @@ EXPORT int nvmlDeviceGetMaxMigDeviceCount(Device gpu, unsigned *count) { return 
 EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(Device gpu, unsigned index, Device *slice)
 {
     ASK(gpu);
-    if (gpu_number(gpu_of(gpu), "mig", 0) != 1 || index)
+    if (gpu_number(gpu_of(gpu), "mig", 0) != 1 || gpu_number(gpu_of(gpu), "mig_none", 0) || index)
         return NOT_FOUND;
     *slice = (Device)((long)gpu + SLICE);
     return 0;

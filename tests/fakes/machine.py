@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 MACHINES = HERE / "machines"
 LIBRARIES = {"libcuda.so.1": "libcuda.c", "libnvidia-ml.so.1": "libnvidia_ml.c"}
-RUNTIME = {"libcudart.so.13": "libcudart.c"}
+#: Put in front of the real CUDA runtime, which refuses to go on with a driver that is not NVIDIA's own.
+RUNTIME = "libcudart-played.so"
 NVIDIA_MAJOR = 195
 _GIB = 1 << 30
 _NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
@@ -87,19 +88,31 @@ class Machine:
 
     @property
     def expected(self) -> Mapping[str, Any]:
-        """The ``[expect]`` table: ``verdict`` and, unless it is ok, ``pitfall`` or ``lacking``."""
+        """The ``[expect]`` table: the worst ``verdict`` of all rows, and ``pitfalls``, what is found (default: nothing)."""
         return self.data["expect"]
 
     def environment(self, home: Path) -> dict[str, str]:
         """The variables that a process on this machine has, given where :meth:`write` wrote it."""
         libraries = [str(home / folder) for folder in self.data.get("library_path", ["lib"])]
-        return {"LD_LIBRARY_PATH": ":".join(libraries), **self.data.get("environment", {})}
+        played = home / "lib" / RUNTIME
+        preload = {"LD_PRELOAD": str(played)} if played.exists() else {}
+        return {"LD_LIBRARY_PATH": ":".join(libraries), **preload, **self.data.get("environment", {})}
 
     def write(self, home: Path, built: Path) -> None:
-        """Write the libraries (from ``built``, see :func:`build`) and the tree below ``home``."""
+        """Write the libraries (from ``built``, see :func:`build`) and the tree below ``home``.
+
+        Where the stand-in for the CUDA runtime was built, machines whose driver starts get it.
+        """
         for folder, kinds in self.data.get("libraries", {"lib": list(LIBRARIES)}).items():
             self._write_libraries(home / folder, kinds, built)
+        if (built / RUNTIME).exists() and self.starts:
+            shutil.copy(built / RUNTIME, home / "lib" / RUNTIME)
         _Tree(self, home / "root").write()
+
+    @property
+    def starts(self) -> bool:
+        """Whether the driver of this machine starts."""
+        return "init" not in self.data.get("cuda", {}) and "cuda_in" not in self.data
 
     def _write_libraries(self, folder: Path, kinds: list[str], built: Path) -> None:
         folder.mkdir(parents=True)
@@ -200,14 +213,25 @@ class _Tree:
         path.write_text(text)
 
 
-def build(into: Path, sources: Mapping[str, str] = LIBRARIES) -> Path:
-    """Compile the stand-ins into ``into`` with gcc and return it. Raises CalledProcessError with gcc's words."""
+def build(into: Path, site_packages: Path | None = None) -> Path:
+    """Compile the stand-ins into ``into`` with gcc and return it. Raises RuntimeError with gcc's words.
+
+    With the ``site_packages`` of a CUDA build of torch, whose wheels bring the headers, that for the CUDA runtime too.
+    """
     into.mkdir(parents=True, exist_ok=True)
-    for library, source in sources.items():
-        flags = ["-shared", "-fPIC", "-O1", "-fvisibility=hidden", "-w", f"-Wl,-soname,{library}"]
-        argv = ["gcc", *flags, "-o", str(into / library), str(HERE / source), "-ldl"]
-        subprocess.run(argv, check=True, capture_output=True, text=True)
+    for library, source in LIBRARIES.items():
+        _compile(into / library, source, f"-Wl,-soname,{library}")
+    if site_packages is not None:
+        headers = [site_packages / "nvidia/cu13/include", site_packages / "triton/backends/nvidia/include"]
+        _compile(into / RUNTIME, "libcudart.c", f"-I{headers[0]}", "-idirafter", str(headers[1]))
     return into
+
+
+def _compile(library: Path, source: str, *flags: str) -> None:
+    argv = ["gcc", "-shared", "-fPIC", "-O1", "-w", "-fvisibility=hidden", *flags, "-o", str(library), str(HERE / source), "-ldl"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
 
 
 def load(name: str) -> Machine:

@@ -1,7 +1,7 @@
 """Run one probe's function by itself, on facts and options given as JSON, and print its result as JSON.
 
 For tests that must prepare the machine around the whole process first: a mount namespace, a limit. The children, and
-what they meet, are real; there is no engine.
+what they meet, are real; there is no engine. Tests that need one take :func:`containers`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpucheck
 from gpucheck import owner, profile, scratch
+from gpucheck.engine import Container, Engine, open_engine
 from gpucheck.facts import Fact, Facts
 from gpucheck.process import Children
 from gpucheck.report import Report
 from gpucheck.verdict import NotApplicable, Result, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class NoEngine:
@@ -32,6 +37,35 @@ class NoEngine:
     def engine(self) -> Any:
         """Raises NotApplicable."""
         raise NotApplicable("engine", "no container engine installed", "no socket")
+
+
+class Containers:
+    """What the fixture ``container`` is, over an engine that is open already."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Over that engine."""
+        self.engine = engine
+
+    def __call__(self, payload: str, args: Any, **how: Any) -> Any:
+        """Run a payload."""
+        return self.engine.run(payload, args, Container(**how), 60)
+
+
+@contextmanager
+def containers() -> Iterator[Containers]:
+    """Containers of the engine that answers here. Raises NotApplicable and Unable where there is none.
+
+    At the end nothing of these containers may be left but the mirror image, which is then removed.
+    """
+    here = owner.this_run()
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch.folder(here))
+        judged = stack.enter_context(Children(here.run, folder, sys.executable))
+        engine = open_engine(judged, here, "auto", 30, stack.enter_context)
+        yield Containers(engine)
+        ours = [thing for thing in engine.call("marked") if thing["labels"].get("gpucheck.run") == here.run]
+        engine.call("remove", things=ours)
+        assert {thing["kind"] for thing in ours} <= {"image"}, ours
 
 
 def load(name: str) -> Any:

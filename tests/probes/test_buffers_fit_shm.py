@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,10 @@ from gpucheck import owner, scratch
 from gpucheck.process import Children
 from gpucheck.shm_exchange import End, Seen
 from gpucheck.shm_need import Need
-from gpucheck.verdict import Bug, Unable
+from gpucheck.verdict import Bug, NotApplicable, Unable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 DRIVER = Path(__file__).with_name("drive.py")
 drive: Any = SimpleNamespace(**runpy.run_path(str(DRIVER)))
@@ -296,6 +299,39 @@ def test_a_process_that_the_kernel_killed_says_nothing_about_a_size() -> None:
     """Out of memory is not too small a /dev/shm."""
     with pytest.raises(Unable, match="SIGKILL"):
         look().believed(64 << 20, Seen(End.KILLED, "killed by SIGKILL"))
+
+
+@pytest.fixture(scope="module")
+def container() -> Iterator[Any]:
+    """Containers of the engine that answers here; without one these tests are skipped."""
+    try:
+        with drive.containers() as made:
+            yield made
+    except (NotApplicable, Unable) as none:
+        pytest.skip(f"no container engine: {none}")
+
+
+def test_in_real_containers_64m_fails_and_the_smallest_size_of_the_namespaces_works(container: Any) -> None:
+    """The engine applies the sizes that it is asked for, and they mean there what they mean in a namespace."""
+    asked = look(container=container, sizes=("64m", "128m", "256m"))
+    asked.smallest = 256 << 20
+    asked.at_container()
+    refused, works = asked.report.evidence
+    assert "--shm-size=64m: no space after 6 of 25 NCCL segments (ENOSPC)" in refused
+    assert "--shm-size=256m: 25 segments of 9.2 MiB filled by one process and read back by the other" in works
+
+
+def test_where_namespaces_are_refused_containers_do_the_sweep(container: Any) -> None:
+    """Size by size up to the first that works; `host` is tried when it is named."""
+    asked = look(container=container, sizes=("64m", "128m", "256m", "1g", "host"))
+    asked.at_container()
+    assert asked.smallest == 256 << 20
+    assert [line.split(":")[0].rpartition(" ")[2] for line in asked.report.evidence] == [
+        "--shm-size=64m",
+        "--shm-size=128m",
+        "--shm-size=256m",
+        "--ipc=host",
+    ]
 
 
 def test_in_the_level_deep_every_size_is_tried() -> None:

@@ -280,7 +280,7 @@ def test_onnx_export_failed(judge: Judge, children: Children, exporter: str) -> 
     """An exporter that refuses a user's model is a finding, in its words."""
     result = judge.of_a_user(children, "unsupported", exporter)
     assert found(result) == [("onnx-export-failed", "bad")]
-    assert "linalg_eigvalsh" in evidence(result) or "Error" in evidence(result)
+    assert "eig" in evidence(result)
 
 
 @needs_all
@@ -317,7 +317,7 @@ def test_onnx_provider_fallback(judge: Judge, children: Children, provider: str,
     assert words in evidence(result)
 
 
-def _restamped(children: Children, args: dict[str, Any], **stamp: int) -> None:
+def _restamped(args: dict[str, Any], **stamp: int) -> None:
     import onnx
 
     for made in args["models"].values():
@@ -333,7 +333,7 @@ def _restamped(children: Children, args: dict[str, Any], **stamp: int) -> None:
 )
 def test_a_file_newer_than_the_runtime(judge: Judge, children: Children, stamp: dict[str, int], pitfall: str) -> None:
     """The exporter's stamp is past what this onnxruntime reads."""
-    result = judge(Seeded(children, between=lambda args: _restamped(children, args, **stamp)))
+    result = judge(Seeded(children, between=lambda args: _restamped(args, **stamp)))
     assert found(result) == [(pitfall, "bad")]
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 import runpy
 import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import owner, scratch
-from gpucheck.engine import Bind, Container, Engine, VolumeMount, open_engine
-from gpucheck.process import Children
+from gpucheck.engine import Bind, VolumeMount
 from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Result, Unable
 from gpucheck.volume_seen import Wanted, writable_below, written
@@ -29,35 +25,14 @@ RECURSIVE_SINCE = 25
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
 
 
-class Containers:
-    """The fixture ``container`` over an engine that is open already."""
-
-    def __init__(self, engine: Engine) -> None:
-        """Over that engine."""
-        self.engine = engine
-
-    def __call__(self, payload: str, args: Any, **how: Any) -> Any:
-        """Run a payload."""
-        return self.engine.run(payload, args, Container(**how), 60)
-
-
 @pytest.fixture(scope="module")
-def container() -> Iterator[Containers]:
+def container() -> Iterator[Any]:
     """Containers of the engine that answers here; without one these tests are skipped."""
-    here = owner.this_run()
-    with ExitStack() as stack:
-        folder = stack.enter_context(scratch.folder(here))
-        judged = stack.enter_context(Children(here.run, folder, sys.executable))
-        try:
-            engine = open_engine(judged, here, "auto", 30, stack.enter_context)
-        except (NotApplicable, Unable) as none:
-            pytest.skip(f"no container engine: {none}")
-        yield Containers(engine)
-        left = engine.call("marked")
-        images = [thing for thing in left if thing["labels"].get("gpucheck.run") == here.run]
-        engine.call("remove", things=images)
-        # The mirror image goes with the run; containers and volumes must be gone before.
-        assert {thing["kind"] for thing in images} <= {"image"}
+    try:
+        with drive.containers() as made:
+            yield made
+    except (NotApplicable, Unable) as none:
+        pytest.skip(f"no container engine: {none}")
 
 
 def new_report() -> Any:
@@ -179,7 +154,7 @@ def test_a_disk_that_was_remounted_read_only_is_not_writable(container: Any, dis
 
 
 def test_a_fresh_volume_belongs_to_root_and_says_so_to_others(container: Any) -> None:
-    """uid 1000 is refused by a named volume's owner, with the evidence that a finding needs."""
+    """Another uid is refused by a named volume's owner, with the evidence that a finding needs."""
     name, _ = container.engine.create_volume()
     try:
         how = {"volumes": (VolumeMount(name, "/job"),), "user": "1000:1000"}

@@ -165,6 +165,21 @@ def test_a_shm_that_is_too_small_is_not_a_worker_that_died(children: Children) -
     assert Fault.parse(leg["fault"]).pitfall() == "shm-too-small"
 
 
+def test_every_way_to_arrive_wrong_is_counted(children: Children, tmp_path: Path) -> None:
+    """Missing, repeated, altered, out of order: a loader does none of it by itself, so the arrivals are made."""
+    payload = tmp_path / "sums.py"
+    payload.write_text("import loader_epochs\n\n\ndef main(args):\n    return loader_epochs.summary(**args)\n")
+    arrived = [
+        {"index": index, "digest": digest, "worker": 0, "pid": 1, "process": "ForkProcess"}
+        for index, digest in ((0, "a"), (2, "x"), (2, "c"))
+    ]
+    one = {"arrived": arrived, "order": [0, 1, 2], "first_s": 0.1, "total_s": 0.2}
+    reply = children.run(str(payload), {"one": one, "expected": ["a", "b", "c"]}, deadline_s=60)
+    assert isinstance(reply.answer, Value), reply.answer
+    got = reply.answer.value
+    assert (got["missing"], got["repeated"], got["altered"], got["in_order"]) == ([1], [2], [2], False)
+
+
 def test_other_values_in_the_workers_are_seen(children: Children) -> None:
     """A sample that the parent reads otherwise counts as altered."""
     leg = broken(children, "fork", "InWorkers")

@@ -152,6 +152,15 @@ def test_what_the_tracer_freezes_shows_on_other_inputs_only(
     assert "on the export sample itself they agree: something was frozen when it was exported" in lines
 
 
+def test_small_outputs_are_held_to_their_own_size(children: Children, tmp_path: Path) -> None:
+    """Outputs of 1e-6 are wrong by less than the absolute tolerance, and found: a share of the largest is the cap."""
+    made = export(children, tmp_path, "tiny")
+    ((name, model),) = compare(children, tmp_path, made)["models"].items()
+    wrong = [one for one in onnx_drift.outputs(name, model) if not one.right]
+    assert {one.case for one in wrong} == {"larger", "smaller", "single"}
+    assert all(one.measured["apart"]["worst"] < tolerance.TOLERANCES["float32"].atol for one in wrong)
+
+
 def test_the_tracers_warning_is_kept(children: Children, tmp_path: Path) -> None:
     """It is the evidence for what was frozen."""
     (made,) = export(children, tmp_path, "branch").values()
