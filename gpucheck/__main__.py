@@ -26,7 +26,9 @@ def _run(argv: Sequence[str]) -> int:
             action["metavar"] = option.name.upper()
         parser.add_argument(f"--{option.name}", f"--gpucheck-{option.name}", help=option.help, **action)
     parser.add_argument("-k", dest="keyword", default="", help="only probes whose name matches this expression")
-    parser.add_argument("-x", dest="maxfail", action="store_const", const=1, default=0, help="stop at the first failure")
+    parser.add_argument(
+        "-x", dest="maxfail", action="store_const", const=1, default=0, help="stop at the first failure"
+    )
     args = vars(parser.parse_args(argv))
     from gpucheck.run import Selection
 
@@ -53,9 +55,10 @@ def _perform(options: Options, selection: Any) -> int:
         status = run.status()
     except KeyboardInterrupt:
         status = Exit.INTERRUPTED
+    print()
     for line in (*render.blocks(run.rows), *run.stale_acceptances(), *run.notes):
         print(line)
-    print("", render.counts(run.rows), sep="\n")
+    print(render.counts(run.rows))
     run.finish(status)
     return int(status)
 

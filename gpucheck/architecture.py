@@ -172,7 +172,7 @@ WHEELS = (
 
 
 def fit(image: Image, device: Capability, *, toolkit: Cuda | None = None, driver: Cuda | None = None) -> Fit:
-    """How ``image`` runs on ``device``. ``toolkit`` built it; ``driver`` is the newest CUDA that the driver supports."""
+    """How ``image`` runs on ``device``. ``toolkit`` built it; ``driver``: the newest CUDA that the driver supports."""
     if image.code is Code.SASS:
         return _fit_sass(image, device, toolkit)
     return _fit_ptx(image, device, toolkit, driver)

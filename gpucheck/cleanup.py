@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpucheck.owner import Owner
 
 ENGINE_USED = "engine-used"
-SHM = Path("/dev/shm")  # noqa: S108 - payloads put the run's id into the names of what they make there
+SHM = Path("/dev/shm")
 
 
 def clean(who: Owner, folder: Path) -> list[str]:

@@ -28,6 +28,7 @@ IN_THE_WAY = (2, 46)
 _WORDS = (
     ("driver on your system is too old", 35),
     ("Found no NVIDIA driver", 35),
+    ("CUDA driver initialization failed", 3),
     ("No CUDA GPUs are available", 100),
     ("CUDA unknown error", 999),
     ("busy or unavailable", 46),
@@ -107,7 +108,9 @@ class Seen:
     @property
     def build(self) -> str:
         """The wheel for people."""
-        kind = f"CUDA {self.cuda_build}" if self.cuda_build else f"ROCm {self.hip_build}" if self.hip_build else "CPU only"
+        kind = (
+            f"CUDA {self.cuda_build}" if self.cuda_build else f"ROCm {self.hip_build}" if self.hip_build else "CPU only"
+        )
         return f"torch {self.version} ({kind})"
 
     @property
@@ -144,7 +147,7 @@ def cpu_only(build: str | None, version: str, wheels: Iterable[Wheel], hip: str 
 
 
 def too_old(driver: Cuda, toolkit: Cuda, wheels: Iterable[Wheel], version: str | None) -> Finding | None:
-    """Whether a driver for CUDA ``driver`` is too old for programs of ``toolkit``; ``wheels`` are those that would fit."""
+    """Whether a driver for CUDA ``driver`` is too old for programs of ``toolkit``; ``wheels``: what would fit."""
     if driver_runs(toolkit, driver):
         return None
     needed = OLDEST_DRIVER.get(toolkit.major, f"for CUDA {toolkit.major}")
@@ -214,10 +217,8 @@ def import_fault(told: Mapping[str, Any]) -> Finding | None:
 
 
 def _import_details(told: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name in ("module", "library", "symbol"):
-        if told[name]:
-            lines.append(f"{name}: {told[name]}{' ' + told['damage'] if name == 'library' and told['damage'] else ''}")
+    damage = {"library": f" {told['damage']}"} if told["damage"] else {}
+    lines = [f"{n}: {told[n]}{damage.get(n, '')}" for n in ("module", "library", "symbol") if told[n]]
     for name, words in (("needed_by", "needed by"), ("shadow", "imported instead"), ("culprit", "works without")):
         if told[name]:
             lines.append(f"{words}: {told[name]}")

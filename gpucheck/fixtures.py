@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -29,14 +29,14 @@ ROOM_S = 2.0
 
 
 def _inner(request: pytest.FixtureRequest) -> Inner:
-    inner: Inner = request.config.pluginmanager.get_plugin("gpucheck-inner")
-    return inner
+    return cast("Inner", request.config.pluginmanager.get_plugin("gpucheck-inner"))
 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
     """The result that the probe builds."""
-    return request.node.stash[REPORT]
+    made: Report = request.node.stash[REPORT]
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +119,7 @@ class Engines:
         self.error: Unable | NotApplicable | None = None
 
     def open(self, report: Report, deadline_s: float) -> Engine:
-        """The engine. Raises NotApplicable or Unable; an engine that was asked for and is missing is a finding, once."""
+        """The engine. Raises NotApplicable or Unable; one that was asked for and is missing is a finding, once."""
         if self.error is not None:
             raise self.error
         if self.engine is None:

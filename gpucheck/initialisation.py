@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import Cuda
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import Finding, NotApplicable, Verdict
 from gpucheck.visibility import VARIABLE, Gpu, View, view
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
 
+_DENIED = ("EPERM", "EACCES")
 _LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
 _MISMATCH = "NVML_ERROR_LIB_RM_VERSION_MISMATCH"
 
@@ -82,6 +83,14 @@ def view_of(facts: Facts) -> View:
     return view(gpus_of(facts), facts.known(f"env.{VARIABLE}"))
 
 
+def hidden_on_purpose(facts: Facts, gpu: Gpu) -> NotApplicable | None:
+    """The known fact that hides this GPU from here, or None."""
+    for hidden in view_of(facts).hidden:
+        if hidden.gpu == gpu:
+            return NotApplicable(f"env.{VARIABLE}", f"{gpu} is hidden on purpose", hidden.by)
+    return None
+
+
 def cause(facts: Facts, start: Start) -> Finding | None:
     """Why the driver did not start; None when it did, or when nothing that is known explains it."""
     rules = _HUNG if start.hung else _UNOPENED if start.code is None else _RULES.get(start.code, ())
@@ -118,7 +127,7 @@ def _not_in_container(facts: Facts, start: Start) -> Finding | None:
     return bad("gpu-not-in-container", f"this is a container ({kind})", *lacking, start.line, container=kind)
 
 
-def _damaged(facts: Facts, start: Start) -> Finding | None:
+def _damaged(_facts: Facts, start: Start) -> Finding | None:
     if not start.error or "No such file" in start.error:
         return None
     return bad("driver-library-damaged", start.line, library=start.library or "libcuda.so.1")
@@ -126,11 +135,13 @@ def _damaged(facts: Facts, start: Start) -> Finding | None:
 
 def _missing(facts: Facts, start: Start) -> Finding | None:
     version = facts.known("driver.module_version")
-    loaded = f"the kernel module is loaded ({version}), the libraries are not here" if version else "no module is loaded"
+    loaded = (
+        f"the kernel module is loaded ({version}), the libraries are not here" if version else "no module is loaded"
+    )
     return bad("driver-missing", start.line, loaded)
 
 
-def _stub(facts: Facts, start: Start) -> Finding | None:
+def _stub(_facts: Facts, start: Start) -> Finding | None:
     return bad("stub-libcuda", start.line, library=start.library)
 
 
@@ -154,13 +165,14 @@ def hidden_by_environment(value: str, seen: View, *evidence: str) -> Finding:
 
 
 def _revoked(facts: Facts, start: Start) -> Finding | None:
-    """A device cgroup answers "operation not permitted", a file mode "permission denied"."""
-    if not start.refused:
+    """Device nodes that are there and may not be opened: in a container its device cgroup was rewritten."""
+    denied = {node: why for node, why in (start.refused or {}).items() if why in _DENIED}
+    if not denied:
         return None
-    lines = [f"{node}: {why}" for node, why in start.refused.items()]
-    if facts.known("machine.container") in (None, "none") or not any("not permitted" in line for line in lines):
-        return bad("gpu-hidden-device", *lines, start.line)
-    return bad("nvml-devices-revoked", *lines, start.line)
+    lines = [f"opening {node}: {why}" for node, why in denied.items()]
+    inside = facts.known("machine.container") not in (None, "none")
+    revoked = inside and "EPERM" in denied.values()
+    return bad("nvml-devices-revoked" if revoked else "gpu-hidden-device", *lines, start.line)
 
 
 def _lost(facts: Facts, start: Start) -> Finding | None:
@@ -241,7 +253,7 @@ def _foreign(facts: Facts, start: Start) -> Finding | None:
     return bad("compat-shadows-driver", start.line, module, confidence="medium", library=start.library)
 
 
-def _refused_card(facts: Facts, start: Start) -> Finding | None:
+def _refused_card(_facts: Facts, start: Start) -> Finding | None:
     """804 says by itself that compatibility libraries met a card that does not take them."""
     return bad("compat-unsupported-gpu", start.line, confidence="medium", library=start.library)
 

@@ -1,7 +1,8 @@
 """Hooks of the hermetic child pytest: which probes run on which subjects, in which order, and each outcome as a row.
 
-The controller starts ``python -m pytest -p gpucheck.inner`` with a :class:`~gpucheck.given.Given` in a file; this side appends rows to the
-record as they happen and tells the controller the same through a file of events, one JSON document a line.
+The controller starts ``python -m pytest -p gpucheck.inner`` with a :class:`~gpucheck.given.Given` in a file; this side
+appends rows to the record as they happen and tells the controller the same through a file of events, one JSON document
+a line.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ class Mark:
 def mark_of(item: pytest.Item) -> Mark:
     """The mark of a probe. Raises pytest.UsageError, naming the file, when it has none or a wrong one."""
     found = item.get_closest_marker("probe")
+    if found is None:
+        raise pytest.UsageError(f"{item.path}: no `probe` mark")
     try:
-        if found is None:
-            raise TypeError("no `probe` mark")
         mark = Mark(*found.args, **found.kwargs)
-        if mark.level not in LEVELS or mark.disturbs not in DISTURBANCE:
-            raise TypeError(f"level={mark.level!r}, disturbs={mark.disturbs!r}")
     except TypeError as error:
         raise pytest.UsageError(f"{item.path}: {error}") from None
+    if mark.level not in LEVELS or mark.disturbs not in DISTURBANCE:
+        raise pytest.UsageError(f"{item.path}: level={mark.level!r}, disturbs={mark.disturbs!r}")
     return mark
 
 
@@ -200,7 +201,7 @@ class Inner:
         row = record.result_row(result)
         row |= {"outcome": outcome(result, policy).value, "probe_version": PROBE_VERSION}
         for finding, said in zip(row["findings"], spoken, strict=True):
-            finding |= said
+            finding.update(said)
         whole = self.record.append("result", row)
         self.tell(result=whole, record_error=self.record.error)
 

@@ -1,6 +1,7 @@
 """Which interfaces ``NCCL_SOCKET_IFNAME`` and ``GLOO_SOCKET_IFNAME`` mean on this machine. Pure, a leaf.
 
-NCCL (environment variables, "NCCL_SOCKET_IFNAME"): a list of beginnings of names; ``=`` in front makes them whole names,
+NCCL (environment variables, "NCCL_SOCKET_IFNAME"): a list of beginnings of names; ``=`` in front makes them whole
+names,
 ``^`` makes it a list of what is left out, ``^=`` both. Gloo, through torch: a list of whole names and nothing else.
 """
 
@@ -83,7 +84,10 @@ def judge(meaning: Meaning, interfaces: Sequence[Interface]) -> Finding | None:
         return None
     here = ", ".join(f"{interface.name}{_note(interface)}" for interface in interfaces) or "none"
     taken = ", ".join(f"{interface.name} {interface.trouble}" for interface in meaning.found)
-    lines = (f"{meaning.variable}={meaning.value!r} ({meaning.words}) means {taken or 'no interface here'}", f"here: {here}")
+    lines = (
+        f"{meaning.variable}={meaning.value!r} ({meaning.words}) means {taken or 'no interface here'}",
+        f"here: {here}",
+    )
     params = {"variable": meaning.variable, "value": meaning.value}
     return Finding("interface-missing", Verdict.BAD, lines, params)
 

@@ -1,7 +1,7 @@
 """What a leg of a DataLoader shows, from what ``payload/loader_epochs.py`` reports. Pure, a leaf.
 
-torch's own message often says only that a worker went away; the reason stands on the worker's standard error, or in how
-it ended. Both are looked at, in an order: where two phrases appear, the first is the cause and the second follows from it.
+torch's own message often says only that a worker went away; the reason stands on the worker's standard error, or in
+how it ended. Both are looked at, in an order: where two phrases appear, the first is the cause and the second follows.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def slips(leg: Mapping[str, Any], method: str, *, workers: int, epochs: int) -> 
 
 
 def discrepancies(leg: Mapping[str, Any]) -> list[str]:
-    """What is wrong with what arrived, a line an epoch; a dataset that answers differently each time is not compared."""
+    """What is wrong with what arrived, a line an epoch; a dataset that answers otherwise each time is not compared."""
     lines = []
     for number, epoch in enumerate(leg["epochs"], 1):
         wrong = [f"{name} {epoch[name]}" for name in ("missing", "repeated") if epoch[name]]

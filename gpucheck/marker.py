@@ -1,4 +1,4 @@
-"""The marker for the user's own tests: ``@pytest.mark.gpucheck(gpus=2, memory_gb=40, capability="8.0", probes=[...])``."""
+"""The marker for one's own tests: ``@pytest.mark.gpucheck(gpus=2, memory_gb=40, capability="8.0", probes=[...])``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ALLOWED = ("gpus", "memory_gb", "capability", "probes")
 
@@ -25,7 +25,7 @@ def refusal(item: pytest.Item, rows: Sequence[dict[str, Any]]) -> str | None:
     return _refused(mark.kwargs, rows)
 
 
-def _refused(wanted: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str | None:
+def _refused(wanted: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> str | None:
     verdicts = {row["probe"]: row["verdict"] for row in rows}
     for probe in wanted.get("probes", ()):
         if verdicts.get(probe) not in ("ok", "degraded"):

@@ -80,14 +80,14 @@ def outputs(name: str, model: Mapping[str, Any]) -> Iterator[Compared]:
 
 
 def slips(model: Mapping[str, Any]) -> list[str]:
-    """Why agreement would be no evidence: only the sample compared, one batch size, nothing that depends on the input."""
+    """Why agreement would be no evidence: the sample alone, one batch size, nothing that depends on the input."""
     cases = model["cases"]
     others = [case for case in cases if case["name"] != SAMPLE]
     sizes = {case["batch"] for case in cases}
     found = []
     if not others or any(not case["outputs"] for case in cases if "outputs" in case):
         found.append("nothing but the export sample was compared")
-    if len(sizes) < 2 or 1 not in sizes:
+    if 1 not in sizes or sizes == {1}:
         found.append(f"batch sizes {sorted(sizes)} only")
     if model["unmoved"]:
         found.append(f"output {model['unmoved'][0]} is the same whatever the input")

@@ -28,7 +28,9 @@ def nothing_to_ask(facts: Facts) -> NotApplicable | Unable | None:
     if _anything(facts):
         return None
     if drivers := sorted({gpu["driver"] for gpu in _reserved(facts)}):
-        return NotApplicable("gpu.pci_drivers", "every GPU is kept for a virtual machine", f"bound to {', '.join(drivers)}")
+        return NotApplicable(
+            "gpu.pci_drivers", "every GPU is kept for a virtual machine", f"bound to {', '.join(drivers)}"
+        )
     return _nobody(facts)
 
 

@@ -1,8 +1,8 @@
 """Run a payload or a command to a deadline that we own, and say how it ended: as data, never as an exception.
 
-Each child runs under a small supervisor (``payload/supervisor.py``) that kills its whole family when our end of a socket
-closes, so that nothing survives us, however we end. *Warm* children are forked from a server that has imported the heavy
-libraries; *cold* ones start a fresh interpreter.
+Each child runs under a small supervisor (``payload/supervisor.py``) that kills its whole family when our end of a
+socket closes, so that nothing survives us, however we end. *Warm* children are forked from a server that has imported
+the heavy libraries; *cold* ones start a fresh interpreter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from gpucheck import redact, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
 PAYLOADS = Path(__file__).parent / "payload"
 ANSWER_LIMIT_BYTES = 1 << 20
@@ -33,6 +32,7 @@ DUMP_GRACE_S = 0.4
 KILL_GRACE_S = 4.0
 WARM_START_S = 90.0
 _REFUSED = "gpucheck-refused: "
+_REFUSED_STATUS = 120
 _OWN_FRAME = re.compile(r"/gpucheck/(payload|envelope)/(envelope|supervisor|warm)\.py")
 _FRAMES = 24
 
@@ -77,8 +77,11 @@ Answer = Value | Failure | NoAnswer | Garbage | TooMuch
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a child ended. ``kind``: exit, signal, deadline (we killed it), refused (it could not be set up), abandoned
-    (it did not die of SIGKILL: state D), lost (its supervisor died), oom (the kernel killed it for want of memory)."""
+    """How a child ended.
+
+    ``kind``: exit, signal, deadline (we killed it), refused (it could not be set up), abandoned (it did not die of
+    SIGKILL: state D), lost (its supervisor died), oom (the kernel killed it for want of memory).
+    """
 
     kind: str
     code: int | None = None
@@ -100,7 +103,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the answer, how it ended, head and tail of its streams (redacted), seconds, leftover processes."""
+    """What came back: the answer, how it ended, head and tail of its streams (redacted), seconds, processes left."""
 
     answer: Answer
     ended: Ended
@@ -271,7 +274,7 @@ def read_answer(path: Path, nonce: str) -> Answer:
         return Garbage(redact.redact(text[:200]))
 
 
-def _ended(report: Mapping[str, Any], timed_out: bool, where: tuple[str, ...], errors: str) -> Ended:
+def _ended(report: Mapping[str, Any], where: tuple[str, ...], errors: str, *, timed_out: bool) -> Ended:
     if report.get("survivors"):
         return Ended("abandoned", where=where + tuple(report["survivors"]))
     if timed_out:
@@ -281,7 +284,7 @@ def _ended(report: Mapping[str, Any], timed_out: bool, where: tuple[str, ...], e
         return Ended("lost", where=where)
     if (status & 0x7F) == 0:
         code = status >> 8
-        refused = code == 120 and _REFUSED in errors
+        refused = code == _REFUSED_STATUS and _REFUSED in errors
         return Ended("refused" if refused else "exit", code=code)
     return Ended("signal", signal=signal_name(status & 0x7F))
 
@@ -316,10 +319,10 @@ class Children:
         self.progress: Callable[[str], None] = lambda _: None
         self._server: WarmServer | None = None
 
-    def __enter__(self) -> Children:
+    def __enter__(self) -> Children:  # noqa: PYI034 - typing has Self from 3.11 on
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start_server(self) -> None:
@@ -352,7 +355,11 @@ class Children:
         path = payload if "/" in payload else str(PAYLOADS / f"{payload}.py")
         nonce = secrets.token_hex(8)
         answer = self.folder / "answers" / nonce
-        request = {"shm_bytes": shm_bytes, "limits": dict(limits or {}), "cwd": str(self.folder / "tmp")}
+        request: dict[str, Any] = {
+            "shm_bytes": shm_bytes,
+            "limits": dict(limits or {}),
+            "cwd": str(self.folder / "tmp"),
+        }
         extra = {**(env or {}), "GPUCHECK_PROGRESS": str(answer) + ".progress"}
         begun = time.monotonic()
         conn = self._warm_connection(deadline_s) if warm else None
@@ -364,13 +371,13 @@ class Children:
             request |= {"env": changes, "unset": unset}
             report, timed_out, where = self._converse(conn, request, left_s, self._follow(answer))
             if not report.get("refused"):
-                return self._reply(report, timed_out, where, read_answer(answer, nonce))
+                return self._reply(report, where, read_answer(answer, nonce), timed_out=timed_out)
         arguments = self.folder / "answers" / f"{nonce}.args"
         arguments.write_text(json.dumps(dict(args or {})))
         argv = [self.python, "-B", str(PAYLOADS / "envelope.py"), path, f"@{arguments}", nonce, str(answer)]
         request |= {"argv": argv, "env": self._environment(extra)}
         report, timed_out, where = self._cold(request, left_s, self._follow(answer))
-        return self._reply(report, timed_out, where, read_answer(answer, nonce))
+        return self._reply(report, where, read_answer(answer, nonce), timed_out=timed_out)
 
     def run_argv(
         self,
@@ -386,10 +393,10 @@ class Children:
         ``follow`` passes on what the command appends to a file. ``after`` is a command that the supervisor runs when
         *we* are gone before it has ended: the last chance to clean up behind a killed run.
         """
-        request = {"argv": list(argv), "env": self._environment(env or {}), "cwd": str(self.folder / "tmp")}
-        request |= {"after": list(after)}
+        request: dict[str, Any] = {"argv": list(argv), "env": self._environment(env or {})}
+        request |= {"cwd": str(self.folder / "tmp"), "after": list(after)}
         report, timed_out, where = self._cold(request, deadline_s, follow)
-        return self._reply(report, timed_out, where, NoAnswer())
+        return self._reply(report, where, NoAnswer(), timed_out=timed_out)
 
     def _environment(self, extra: Mapping[str, str | None]) -> dict[str, str]:
         merged: dict[str, str | None] = {**self.env, **extra}
@@ -438,13 +445,13 @@ class Children:
             lines += [f"pid {dump.name}: {line}" for line in frames(dump)]
         return tuple(redact.redact(line) for line in lines)
 
-    def _reply(self, report: Mapping[str, Any], timed_out: bool, where: tuple[str, ...], answer: Answer) -> Reply:
+    def _reply(self, report: Mapping[str, Any], where: tuple[str, ...], answer: Answer, *, timed_out: bool) -> Reply:
         errors = _text(report.get("errors", ""))
         for dump in (self.folder / "stacks").iterdir():
             dump.unlink()
         return Reply(
             answer=answer,
-            ended=_ended(report, timed_out, where, errors),
+            ended=_ended(report, where, errors, timed_out=timed_out),
             output=_text(report.get("output", "")),
             errors=errors,
             duration_s=float(report.get("duration_s", 0.0)),

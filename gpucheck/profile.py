@@ -1,7 +1,7 @@
 """What the operator expects of this machine and accepts of it: options with provenance, and the profile file.
 
-Precedence: command line, ``GPUCHECK_<OPTION>``, profile, ini, default. A wrong value is a :class:`UsageError` that names
-the value, where it came from and what is allowed.
+Precedence: command line, ``GPUCHECK_<OPTION>``, profile, ini, default. A wrong value is a :class:`UsageError` that
+names the value, where it came from and what is allowed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LEVELS = ("quick", "default", "deep")
 BUDGET_S = {"quick": 20.0, "default": 180.0, "deep": 1800.0}
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SECTIONS = {
-    "expect": ("gpus", "capabilities", "shm"),
+    "expect": ("gpus", "capabilities", "shm", "binds"),
     "require": ("probes",),
     "allow_unable": ("probes",),
     "accept": ("pitfall", "reason", "until"),
@@ -126,7 +126,7 @@ def _factory(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: how its text is read, what is allowed (for people), its default, and whether it may be given often."""
+    """One option: how its text is read, what is allowed (for people), its default, whether it may be given often."""
 
     name: str
     parse: Callable[[str], Any]
@@ -144,20 +144,35 @@ OPTIONS = {
         Option("level", _choice(*LEVELS), "quick, default or deep", "how much to look at", "default", ini=True),
         Option("budget", _seconds, "seconds, more than 0", "the whole run in seconds; by level 20, 180, 1800"),
         Option("python", _executable, "an executable Python", "judge this Python without installing into it"),
-        Option("engine", _choice("auto", "docker", "podman", "none"), "auto, docker, podman or none", "container engine",
-               "auto", ini=True),
+        Option(
+            "engine",
+            _choice("auto", "docker", "podman", "none"),
+            "auto, docker, podman or none",
+            "container engine",
+            "auto",
+            ini=True,
+        ),
         Option("image", str, "an image that the engine has", "judge this image too (repeatable)", (), many=True),
-        Option("shm", _sizes, "sizes such as 64m,256m,1g, or host", "sizes of the shm sweep",
-               ("64m", "128m", "256m", "512m", "1g")),
+        Option(
+            "shm",
+            _sizes,
+            "sizes such as 64m,256m,1g, or host",
+            "sizes of the shm sweep",
+            ("64m", "128m", "256m", "512m", "1g"),
+        ),
         Option("dataset", _factory, "MODULE:FACTORY", "judge your own Dataset"),
         Option("model", _factory, "MODULE:FACTORY", "judge your own model's export"),
         Option("probes", _folder, "a folder", "a site's own probes"),
         Option("profile", _file, "a TOML file", "what this machine is expected to be", ini=True),
         Option("require", _words, "probe ids", "probes that must be ok", ()),
         Option("allow-unable", _words, "probe ids", "probes that may be unable to look", ()),
-        Option("accept", _acceptance, "PITFALL=REASON", "live with a pitfall, for a reason (repeatable)", (), many=True),
+        Option(
+            "accept", _acceptance, "PITFALL=REASON", "live with a pitfall, for a reason (repeatable)", (), many=True
+        ),
         Option("strict", _flag, "yes or no", "degraded counts as failed", default=False, flag=True),
-        Option("no-gate", _flag, "yes or no", "run the user's tests even when a probe is bad", default=False, flag=True),
+        Option(
+            "no-gate", _flag, "yes or no", "run the user's tests even when a probe is bad", default=False, flag=True
+        ),
         Option("disturb", _choice("none", "idle", "any"), "none, idle or any", "which GPUs may be loaded", "idle"),
         Option("record", str, "a file that can be written", "where the record goes", ini=True),
         Option("lang", _choice("en", "zh"), "en or zh", "language of the findings"),
@@ -241,7 +256,10 @@ def _expectation(path: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
         raise UsageError(f"{path}: [expect] gpus = {gpus!r}: a number of GPUs, 0 or more, is allowed")
     for capability in table.get("capabilities", []):
         if not re.fullmatch(r"\d+\.\d+", str(capability)):
-            raise UsageError(f"{path}: [expect] capabilities: {capability!r} is not a capability such as \"9.0\"")
+            raise UsageError(f'{path}: [expect] capabilities: {capability!r} is not a capability such as "9.0"')
+    for bind in table.get("binds", []):
+        if not str(bind).startswith("/"):
+            raise UsageError(f'{path}: [expect] binds: {bind!r} is not a bind such as "/data:/data:ro"')
     if "shm" in table:
         _parse(OPTIONS["shm"], str(table["shm"]), f"{path} [expect] shm")
     return table

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.redact import redact
 from gpucheck.verdict import Because, Finding, NotRun, Result, Subject, Verdict
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Record:
 
     def append(self, kind: str, row: Mapping[str, Any], *, durable: bool = False) -> dict[str, Any]:
         """Write one row and return it whole. ``durable``: on the disk before this returns."""
-        whole = {"kind": kind, "run": self.run, **row}
+        whole = {"kind": kind, "run": self.run, **_redacted(dict(row))}
         line = (json.dumps(whole, default=str, ensure_ascii=False) + "\n").encode(errors="replace")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +49,17 @@ class Record:
             self.error = f"{self.path}: {error.strerror}"
             sys.stderr.write(line.decode())
         return whole
+
+
+def _redacted(value: Any) -> Any:
+    """The same value with every secret in its texts masked: the last gate that a row passes."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {name: _redacted(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_redacted(item) for item in value]
+    return value
 
 
 def _append(path: Path, line: bytes, *, durable: bool) -> None:
@@ -111,7 +123,17 @@ def result_of(row: Mapping[str, Any]) -> Result:
     )
     plain = {
         name: row[name]
-        for name in ("probe", "title", "measures", "limits", "blocked_by", "where", "started", "duration_s", "rehearsal")
+        for name in (
+            "probe",
+            "title",
+            "measures",
+            "limits",
+            "blocked_by",
+            "where",
+            "started",
+            "duration_s",
+            "rehearsal",
+        )
     }
     return Result(
         **plain,

@@ -77,7 +77,9 @@ def lack_lines(row: Row) -> Iterator[str]:
     for number, item in enumerate(row["lacking"]):
         yield from _wrapped("lacking" if number == 0 else "", item)
     if row["verdict"] == "checker-error":
-        yield from _wrapped("note", "this is gpucheck's own mistake or a payload's nonsense; it says nothing about the machine")
+        yield from _wrapped(
+            "note", "this is gpucheck's own mistake or a payload's nonsense; it says nothing about the machine"
+        )
 
 
 def _blocked(row: Row, rows: Sequence[Row]) -> bool:
@@ -85,21 +87,21 @@ def _blocked(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def blocks(rows: Sequence[Row]) -> Iterator[str]:
-    """Every finding and every "could not look", each as a block; what another finding explains stands under that one."""
+    """Every finding and every "could not look", each as a block; what another finding explains stands under it."""
     for row in rows:
         for finding in row["findings"]:
             if finding["accepted"]:
                 yield accepted_line(row, finding)
                 continue
-            yield ""
             yield from finding_lines(row, finding)
             blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"]]
             if blocked and finding is row["findings"][0]:
                 yield from _wrapped("blocks", ", ".join(dict.fromkeys(blocked)))
+            yield ""
     for row in rows:
         if row["verdict"] in ("unable", "checker-error") and not _blocked(row, rows):
-            yield ""
             yield from lack_lines(row)
+            yield ""
 
 
 def counts(rows: Iterable[Row]) -> str:
@@ -107,10 +109,7 @@ def counts(rows: Iterable[Row]) -> str:
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["verdict"], []).append(row)
-    parts = []
-    for verdict in ORDER:
-        if verdict in found:
-            parts.append(f"{len(found[verdict])} {word(verdict)}" + _reasons(found[verdict]))
+    parts = [f"{len(found[kind])} {word(kind)}{_reasons(found[kind])}" for kind in ORDER if kind in found]
     return " · ".join(parts) or "no probe ran"
 
 
@@ -139,4 +138,4 @@ def junit_text(row: Row) -> str:
 def _headline(row: Row) -> str:
     if row["findings"]:
         return "; ".join(f"{f['pitfall']}: {f['headline']}" for f in row["findings"])
-    return row["lacking"][0] if row["lacking"] else row["title"]
+    return str(row["lacking"][0] if row["lacking"] else row["title"])

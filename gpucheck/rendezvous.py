@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from gpucheck.facts import Facts
 
 _HELD = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
-_TELLING = re.compile(r"Error: \S|gai error|EADDR|Connection refused|timed out|cannot be retrieved|failed to connect|Unable to")
+_TELLING = re.compile(
+    r"Error: \S|gai error|EADDR|Connection refused|timed out|cannot be retrieved|failed to connect|Unable to"
+)
 _STAMP = re.compile(r"^\[[A-Z]\d{4} [\d:.]+ (?:\d+ )?")
 _EVIDENCE_LINES = 2
 
@@ -166,7 +168,9 @@ def _own_name(facts: Facts, tried: Try) -> Finding | None:
     if facts.known("net.hostname_resolves") is not False:
         return None
     name = facts.known("machine.hostname")
-    return _bad("hostname-unresolvable", f"this machine's own name, {name}, has no address", *tried.lines(), host=name or "")
+    return _bad(
+        "hostname-unresolvable", f"this machine's own name, {name}, has no address", *tried.lines(), host=name or ""
+    )
 
 
 def _name_elsewhere(facts: Facts, tried: Try) -> Finding | None:

@@ -67,7 +67,7 @@ class Longrepr:
         tw.line(render.junit_text(self.row).partition("\n")[0] + " (see the gpucheck summary)")
 
 
-class Failed(Exception):  # noqa: N818 - carries a row to the report, no error of ours
+class Failed(Exception):
     """The replay of a row whose outcome is failed."""
 
 
@@ -205,7 +205,9 @@ class Controller:
         except profile.UsageError as error:
             raise pytest.UsageError(f"gpucheck: {error}") from None
         except KeyboardInterrupt:
-            self.line(f"gpucheck: interrupted after {len(self.run.rows)} of {len(self.run.plan)} probes; all cleaned up")
+            self.line(
+                f"gpucheck: interrupted after {len(self.run.rows)} of {len(self.run.plan)} probes; all cleaned up"
+            )
             raise
         if unknown := self.run.unknown_ids():
             raise pytest.UsageError(f"gpucheck: no probe is called {', '.join(unknown)}; see `gpucheck list`")
@@ -260,7 +262,6 @@ class Controller:
             tr.write_line(text)
         if self.run.record.error:
             tr.write_line(f"the record could not be written ({self.run.record.error}): its rows went to stderr")
-        tr.write_line("")
         tr.write_line(render.counts(self.replay.rows))
 
     def _emptied(self) -> list[str]:
@@ -272,7 +273,7 @@ class Controller:
         return [f"nothing was judged: {len(self.run.plan)} probes planned, {left_out}, {selected}"]
 
     def close(self, status: int) -> int:
-        """Close the record and return the exit status. pytest calls no hook of the session when it is interrupted early."""
+        """Close the record and return the exit status. pytest calls no hook of a session that is interrupted early."""
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         own = self.exit_status(status)

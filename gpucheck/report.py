@@ -1,7 +1,7 @@
 """The result that a probe builds while it looks. A probe gets it as the fixture ``report``.
 
-What a probe does not say here it has not seen: returning without evidence, or without having tried each of its essential
-legs, is our bug and not an ok.
+What a probe does not say here it has not seen: returning without evidence, or without having tried each of its
+essential legs, is our bug and not an ok.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Report:
             if name in self.essential:
                 self.lacking += [f"{name}: {item}" for item in lack.lacking]
         except NotApplicable as ruled_out:
-            self.missed.append(NotRun(name, str(ruled_out)))
+            self.missed.append(NotRun(name, str(ruled_out.because.value)))
             self.ruled_out = self.ruled_out or ruled_out.because
         else:
             self.ran.append(name)
@@ -108,7 +108,7 @@ class Report:
             blocked_by=self.blocked_by or (error.blocked_by if isinstance(error, Unable) else None),
         )
 
-    def _judge(self, error: BaseException | None) -> Verdict:
+    def _judge(self, error: BaseException | None) -> Verdict:  # noqa: PLR0911 - a row of a table each
         if verdict_of(self.findings) is Verdict.BAD:
             # A defect that was seen stays seen, whatever went wrong after it.
             return Verdict.BAD

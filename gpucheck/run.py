@@ -53,7 +53,7 @@ class Selection:
 
 @dataclass
 class Run:
-    """One run of the probes on this machine. ``show`` gets each event as it happens: a dict as :mod:`inner` tells it."""
+    """One run of the probes on this machine. ``show`` gets each event as it happens, as :mod:`inner` tells it."""
 
     options: Options
     selection: Selection = field(default_factory=Selection)
@@ -174,7 +174,9 @@ class Run:
         )
 
     def _machine(self) -> dict[str, Any]:
-        known = {name: self.facts.known(f"machine.{name}") for name in ("id", "hostname", "boot_id", "serial", "container")}
+        known = {
+            name: self.facts.known(f"machine.{name}") for name in ("id", "hostname", "boot_id", "serial", "container")
+        }
         return known | {"scheduler": self.facts.known("scheduler.job")}
 
     def _hear(self, line: str) -> None:
@@ -301,7 +303,7 @@ def _machine_verdict(results: list[Result], own: Exit, status: int) -> str:
 
 
 def now() -> str:
-    """This moment in UTC, to the millisecond, as the record writes it."""
+    """The time in UTC, to the millisecond, as the record writes it."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -346,4 +348,3 @@ def _refuse_namesake() -> None:
         "another package named `gpucheck` is installed beside pytest-gpucheck and overwrites its files; run\n"
         "  pip uninstall -y gpucheck pytest-gpucheck && pip install pytest-gpucheck"
     )
-

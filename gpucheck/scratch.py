@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 PREFIX = "gpucheck-run-"
 _MARKS = "owner.json"
 # Libraries leave caches where these point; a read-only or shared home would also change what they do.
-_CACHES = ("XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "MPLCONFIGDIR", "TORCH_HOME")
+_CACHES = (
+    "XDG_CACHE_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "CUDA_CACHE_PATH",
+    "MPLCONFIGDIR",
+    "TORCH_HOME",
+)
 
 
 def _root() -> Path:

@@ -1,7 +1,7 @@
 """How far apart two answers of one computation may be, by type. Pure, a leaf; payloads get it as arguments.
 
-``|a - b| <= min(atol + rtol * |ref|, cap * max|ref|)``, element by element. A relative error alone is useless near zero;
-an absolute one alone passes anything when all outputs are small, which is what the cap is for.
+``|a - b| <= min(atol + rtol * |ref|, cap * max|ref|)``, element by element. A relative error alone is useless near
+zero; an absolute one alone passes anything when all outputs are small, which is what the cap is for.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Exit(int, Enum):
     UNDECIDED = 10
 
 
-class Unable(Exception):  # noqa: N818 - a verdict that is raised, not an error of the program
+class Unable(Exception):
     """The probe should have looked and could not. ``lacking`` says what was missing, one item a line."""
 
     def __init__(self, *lacking: str, blocked_by: str | None = None, pitfall: str | None = None) -> None:
@@ -65,7 +65,7 @@ class Unable(Exception):  # noqa: N818 - a verdict that is raised, not an error 
         self.pitfall = pitfall
 
 
-class NotApplicable(Exception):  # noqa: N818 - as above
+class NotApplicable(Exception):
     """A known fact rules the probe out. The fact is required: "could not look" is never a reason."""
 
     def __init__(self, fact: str, value: Any, source: str) -> None:
@@ -73,7 +73,7 @@ class NotApplicable(Exception):  # noqa: N818 - as above
         self.because = Because(fact, value, source)
 
 
-class Bug(Exception):  # noqa: N818 - as above
+class Bug(Exception):
     """Our own mistake, or a payload that answered nonsense: a checker-error."""
 
 
@@ -88,7 +88,7 @@ class Because:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What an answer is about: ``kind`` is host, gpu, image, engine or volume; ``id`` is stable, ``label`` is for people."""
+    """What an answer is about: ``kind``: host, gpu, image, engine or volume; ``id`` is stable, ``label`` for people."""
 
     kind: str
     id: str
@@ -98,7 +98,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A pitfall met in a run. ``params`` fill the placeholders of its commands; ``confidence`` is high, medium or low."""
+    """A pitfall met in a run. ``params`` fill the placeholders of its commands; ``confidence``: high, medium or low."""
 
     pitfall: str
     weight: Verdict

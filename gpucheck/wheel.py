@@ -41,7 +41,7 @@ def how(wheel: Installed, device: Capability, driver: Cuda | None) -> Fit:
 
 
 def judge(wheel: Installed, device: Capability, driver: Cuda | None, *evidence: str) -> Finding | None:
-    """What is wrong with ``wheel`` for ``device``; None when it holds machine code for it. Raises Unable when undecided."""
+    """What is wrong with ``wheel`` for ``device``; None when it holds machine code for it. Raises Unable: undecided."""
     match how(wheel, device, driver):
         case Fit.NATIVE:
             return None

@@ -35,7 +35,7 @@ class Worded:
 
 
 def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
-    """``text`` with its placeholders filled from ``params``, else from facts; what nobody knows stands as ``<NAME>``."""
+    """``text`` with its placeholders filled from ``params``, else from facts; what nobody knows stays ``<NAME>``."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1]

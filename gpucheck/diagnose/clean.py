@@ -6,27 +6,20 @@ through it; what is costly (:func:`body`, :func:`plain`) is for the few lines th
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
-import html
 import io
-import lzma
 import re
-from typing import TYPE_CHECKING, BinaryIO
+from importlib import import_module
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 CHUNK_BYTES = 256 << 10
 LINE_LIMIT_BYTES = 4096
 _KNOWN_CODES = 12
 _OVERLAP_BYTES = LINE_LIMIT_BYTES
-_UNPACKERS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
-    b"\x1f\x8b": lambda raw: gzip.GzipFile(fileobj=raw),  # type: ignore[dict-item,return-value]
-    b"BZh": lambda raw: bz2.BZ2File(raw),  # type: ignore[dict-item,return-value]
-    b"\xfd7zXZ\x00": lambda raw: lzma.LZMAFile(raw),  # type: ignore[dict-item,return-value]
-}
+_PACKERS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -43,30 +36,53 @@ _SPACES = re.compile(r"\s+")
 
 
 class Packed(OSError):
-    """The stream is compressed in a way that we cannot read."""
+    """The stream is compressed in a way that we cannot read, or torn."""
 
 
-def unpacked(raw: BinaryIO) -> BinaryIO:
+class _Unpacked:
+    """What a gzip, bzip2 or xz stream holds; all that may be wrong with one is raised as :class:`Packed`."""
+
+    def __init__(self, packed: BinaryIO, module: str) -> None:
+        library = import_module(module)
+        self._stream, self._kind = library.open(packed, "rb"), module
+        self._errors = (OSError, EOFError, import_module("zlib").error, getattr(library, "LZMAError", OSError))
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes."""
+        try:
+            data: bytes = self._stream.read(size)
+        except self._errors as error:
+            raise Packed(f"broken {self._kind} data: {error}") from error
+        return data
+
+
+class Bytes(Protocol):
+    """A stream as far as it is needed here."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes; none at the end."""
+
+
+def unpacked(raw: BinaryIO) -> Bytes:
     """``raw``, or what it holds if it is gzip, bzip2 or xz. Raises :class:`Packed` for zstd."""
     peekable = io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw
     start = peekable.peek(8)[:8] if isinstance(peekable, io.BufferedReader) else b""
     if start.startswith(_ZSTD):
         raise Packed("compressed with zstd; pipe it: zstdcat FILE | gpucheck explain -")
-    for magic, unpack in _UNPACKERS.items():
+    for magic, module in _PACKERS.items():
         if start.startswith(magic):
-            return unpack(peekable)
+            return _Unpacked(peekable, module)
     return peekable
 
 
-def chunks(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
-    """Pieces of the stream as UTF-8 bytes without escapes and NULs, each ending with a line where lines are not endless.
+def chunks(stream: Bytes) -> Iterator[tuple[bytes, int]]:
+    """Pieces of the stream as UTF-8 without escapes and NULs, each ending with a line where lines are not endless.
 
     With each piece comes the number of its leading bytes that the piece before it held too (only within endless lines).
     """
     rest, shown, bare = b"", 0, _Bare()
-    for data in _decoded(stream):
-        if rest:
-            data = rest + data
+    for piece in _decoded(stream):
+        data = rest + piece if rest else piece
         end = data.rfind(b"\n") + 1
         if not end and len(data) < CHUNK_BYTES:
             rest = data
@@ -79,7 +95,7 @@ def chunks(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
         yield bare(rest), shown
 
 
-def _decoded(stream: BinaryIO) -> Iterator[bytes]:
+def _decoded(stream: Bytes) -> Iterator[bytes]:
     data = stream.read(CHUNK_BYTES)
     encoding = _encoding(data)
     if encoding is None:
@@ -94,7 +110,7 @@ def _decoded(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _encoding(start: bytes) -> str | None:
-    """The wide encoding of a text that starts so, by its mark or by where its NULs stand; None for bytes as they are."""
+    """The wide encoding of a text that starts so, by its mark or where its NULs stand; None for bytes as they are."""
     for mark, name in _BOMS:
         if start.startswith(mark):
             return name
@@ -135,7 +151,8 @@ _TAG = (
 )
 _STAMP = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\[\d{4}-\d\d-\d\d[T ][^\]]{5,30}\]"
-    r"|[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d(?: [\w.-]+ [\w./-]+(?:\[\d+\])?:)?|\[\s*\d+\.\d{3,6}\]|\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"|[A-Z][a-z]{2}\s+\d{1,2} \d\d:\d\d:\d\d(?: [\w.-]+ [\w./-]+(?:\[\d+\])?:)?"
+    r"|\[\s*\d+\.\d{3,6}\]|\d\d:\d\d:\d\d(?:[.,]\d+)?"
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ \S+\]|\[?[IWE]\d{6} [^\]]{5,60}\]|std(?:out|err) [FP]"
 )
 _LEVEL = r"\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\]?:?(?=\s)"
@@ -143,7 +160,7 @@ _LEADS = re.compile(rf"\s*(?:(?P<tag>{_TAG})|{_STAMP}|{_LEVEL}|[│|>❱-](?=\s)
 
 
 def body(line: str) -> tuple[str, str]:
-    """A line without what containers, launchers and loggers put before it; and who said it (rank, pod), if it says so."""
+    """A line without what containers, launchers and loggers put before it; and who said it (rank, pod), if it does."""
     at, tag = 0, ""
     for _ in range(8):
         found = _LEADS.match(line, at)
@@ -157,7 +174,9 @@ def body(line: str) -> tuple[str, str]:
 def plain(text: str) -> str:
     """The text with escapes of JSON and HTML undone, a keyboard's quotes and dashes, and single spaces."""
     if "&" in text:
-        text = html.unescape(text)
+        from html import unescape
+
+        text = unescape(text)
     if "\\" in text:
         text = _ESCAPED.sub(_unescape, text)
     if not text.isascii():

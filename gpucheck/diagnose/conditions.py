@@ -65,7 +65,7 @@ def _absent(operator: Operator) -> Truth:
     return _truth(operator is Operator.NOT)
 
 
-def _truth(holds: bool) -> Truth:
+def _truth(holds: bool) -> Truth:  # noqa: FBT001 - a truth value is all there is to say
     return Truth.YES if holds else Truth.NO
 
 

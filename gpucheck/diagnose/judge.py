@@ -6,6 +6,7 @@ fact (or other text) confirms one or rules the others out.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpucheck.diagnose.conditions import Reason, Truth, judge_fact
 from gpucheck.diagnose.lexicon import Role
 from gpucheck.diagnose.tone import Tone
-from gpucheck.pitfalls import FactTest, TextTest
+from gpucheck.pitfalls import ANYTHING, FactTest, TextTest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,9 @@ FAIR_LETTERS = 9
 STRONG_LETTERS = 14
 # Another entry's match on the same line is the better one when it fixes this much more of it.
 BETTER_LETTERS = 8
+
+
+_VARIABLE = re.compile(r"\\d|\[[^\]]*-[^\]]*\]")
 
 
 class Confidence(str, Enum):
@@ -98,8 +102,9 @@ class _Case:
         return [s for s in self.sightings if s.tone is Tone.FAILURE and s.place not in self.lost]
 
     def letters(self) -> int:
-        """Fixed characters of the best pattern seen; hints do not count."""
-        return max((_fixed(s) for s in self.usable() if s.pattern.role is Role.SYMPTOM), default=0)
+        """Fixed characters of the best pattern seen; hints count once a condition confirms the entry."""
+        counts = {Role.SYMPTOM, Role.HINT} if self.decided() else {Role.SYMPTOM}
+        return max((_fixed(s) for s in self.usable() if s.pattern.role in counts), default=0)
 
     def decided(self) -> bool:
         """Whether a condition confirms it."""
@@ -119,8 +124,7 @@ class _Case:
         """Sorts cases: the greater the better."""
         weights = [r.weight if r.truth is Truth.YES else -0.4 * (r.truth is Truth.NO) for r in self.reasons]
         letters = min(self.letters(), 60) / 60
-        # Of entries that fit a message equally, the one that most others share theirs with is the general one.
-        distinct = len({s.pattern for s in self.usable()}) / 10 + len(self.pitfall.shares) / 100
+        distinct = len({s.pattern for s in self.usable()}) / 10
         return (_RANK[self.confidence], -bool(self.follows), sum(weights) + letters + distinct, -self.first()[1])
 
 
@@ -169,8 +173,11 @@ def _reason(
 ) -> Reason:
     if isinstance(test, FactTest):
         return judge_fact(test, facts)
-    # Text on the symptom's own line belongs to the message that several entries may share: it decides nothing.
+    # A fixed text on the symptom's own line belongs to the message that several entries may share: it decides nothing. A
+    # number in it may.
     own = {(s.place.source, s.place.line) for s in case.sightings} if role is Role.CONFIRMS else set()
+    if _VARIABLE.search(test.pattern):
+        own = set()
     for s in sightings:
         matches = s.pattern.pitfall == case.pitfall.id and s.pattern.role is role and s.pattern.text == test.pattern
         if matches and (s.place.source, s.place.line) not in own:
@@ -228,12 +235,22 @@ def _confidence(case: _Case, alive: Mapping[str, _Case]) -> Confidence:
 
 
 def _place_after_its_cause(case: _Case, alive: Mapping[str, _Case]) -> None:
-    for name in case.pitfall.follows:
-        cause = alive.get(name)
-        if cause and case.pitfall.id not in cause.pitfall.follows and _RANK[cause.confidence] > 0:
-            case.follows = name
-            case.confidence = min(case.confidence, cause.confidence, key=_RANK.__getitem__)
-            return
+    """Marks a case as the consequence of another one that is at least likely, unless a condition confirms it itself."""
+    causes = [other for other in alive.values() if _causes(other, case)]
+    if causes and not case.decided():
+        cause = max(causes, key=_Case.order)
+        case.follows = cause.pitfall.id
+        case.confidence = min(case.confidence, cause.confidence, key=_RANK.__getitem__)
+
+
+def _causes(cause: _Case, case: _Case) -> bool:
+    """Whether ``case`` follows from ``cause``: it names it, or it follows from whatever else went wrong (``*``)."""
+    if _RANK[cause.confidence] == 0 or case.pitfall.id in cause.pitfall.follows:
+        return False
+    anything = ANYTHING in case.pitfall.follows and ANYTHING not in cause.pitfall.follows
+    return cause.pitfall.id in case.pitfall.follows or (
+        anything and cause.pitfall.id not in {case.pitfall.id, *case.rivals}
+    )
 
 
 def _listed(ranked: Sequence[_Case]) -> list[_Case]:

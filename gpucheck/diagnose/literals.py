@@ -45,7 +45,7 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """``texts``: one of them occurs in every match (empty: nothing is sure). ``letters``: fixed characters of a match."""
+    """``texts``: one of them is in every match (empty: nothing is sure). ``letters``: fixed characters of a match."""
 
     texts: frozenset[str]
     letters: int

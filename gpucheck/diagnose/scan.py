@@ -1,4 +1,4 @@
-"""Find the places of a log that hold a symptom: one pass for many literals, careful patterns on the candidates alone."""
+"""Find the places of a log that hold a symptom: one pass for many literals, careful patterns on candidates alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gpucheck.diagnose.wrapped import Joined, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import BinaryIO
 
+    from gpucheck.diagnose.clean import Bytes
     from gpucheck.diagnose.lexicon import Lexicon, Pattern
 
 KEPT_PLACES = 12
@@ -92,7 +92,7 @@ class Scan:
         self._met: Counter[int] = Counter()
         self._fast = False
 
-    def read(self, stream: BinaryIO, source: str, progress: Callable[[int], None] | None = None) -> None:
+    def read(self, stream: Bytes, source: str, progress: Callable[[int], None] | None = None) -> None:
         """Reads one log to its end. ``progress`` is told the number of bytes read so far, of all logs."""
         line, tail = 1, Tail()
         for (data, repeated), (following, doubled) in _with_next(chunks(stream)):

@@ -22,95 +22,148 @@ class Tone(str, Enum):
 
 AFTER_BYTES = 600
 AFTER_LINES = 4
+_REACH_CHARACTERS = 400
 
 
-def _any(*words: str) -> str:
-    return "(?:" + "|".join(words) + ")"
+class _Phrase:
+    """Alternatives of a pattern, whatever their case, compiled when first looked for: most logs never need them."""
+
+    def __init__(self, *alternatives: str, before: str = "", after: str = "") -> None:
+        self._text = f"(?i){before}(?:{'|'.join(alternatives)}){after}"
+        self._compiled: re.Pattern[str] | None = None
+
+    def found_in(self, text: str) -> bool:
+        """Whether ``text`` holds one of them."""
+        if self._compiled is None:
+            self._compiled = re.compile(self._text)
+        return self._compiled.search(text) is not None
 
 
-_QUIET_LEVEL = re.compile(
-    r"\b(?:NCCL INFO|INFO|DEBUG|TRACE|VERBOSE|NOTICE|level=(?:info|debug))\b|\s[ID]\d{4} \d\d:|\"(?:level|severity)\":\s?\"(?i:info|debug)"
+_QUIET_LEVEL = _Phrase(
+    r"\b(?-i:NCCL INFO|INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b",
+    r"\blevel=(?:info|debug)\b",
+    r"\s(?-i:[ID])\d{4} \d\d:",
+    r'"(?:level|severity)":\s?"(?:info|debug)',
 )
-_LOUD = re.compile(r"(?i)\b(?:\w*error|failed|failure|fatal|\w*exception|traceback|critical|panic|warn(?:ing)?)\b")
-
-_NEGATION = _any(
-    "no", "not", "never", "without", "zero", "ignor(?:e|es|ed|ing)", "suppress(?:ed|ing)?", "handl(?:e|es|ed|ing)",
-    "catch(?:es|ing)?", "caught", r"recover(?:ed|s|ing)?\ from", r"retry(?:ing)?\ (?:on|after)", "expect(?:s|ed|ing)?",
-    r"(?:test|check|watch|grep|search)(?:s|ing|ed)?\ for", r"in\ case\ of", "documentation", "see", "unaffected", "last_error",
+_LOUD = _Phrase(
+    r"\w*error", "failed", "failure", "fatal", r"\w*exception", "traceback", "critical", "panic", "warn(?:ing)?",
+    before=r"\b", after=r"\b",
 )  # fmt: skip
-_LINK = r"(?:\ (?:a|an|the|any|of|on|from|for|about|more|transient|possible|potential|such|errors?|like|with|is|are|to|by|up)|[:,=])*"
-# Right before the symptom: a negation, or the sign of a quotation.
-_JUST_BEFORE = re.compile(
-    rf"""(?ix)(?:\b{_NEGATION}{_LINK}|\b(?:text|label|title|sample|prompt|completion|question|answer|input|query|rule|alert|pattern|regex|name)s?["']?\s?[=:]?)\s*["'`(\[*/]*\s*$"""
+
+_LINK = (
+    r"(?: (?:a|an|the|any|of|on|from|for|about|more|transient|possible|potential|such|errors?|like|with|is|are|to"
+    r"|by|up)|[:,=])*"
 )
-# Somewhere before it: the writer tells of what could happen, what happened elsewhere, or what was done about it.
-_BEFORE = re.compile(
-    r"""(?ix)\b(?:fix(?:es|ed)|resolv(?:es|ed)|avoid(?:s|ed|ing)?|prevent(?:s|ed|ing)?|simulat(?:es?|ed|ing)|inject(?:s|ed|ing)?|rehears(?:al|es?|ed|ing)
-    |expected\ to|question:|mock(?:s|ed|ing)?|would\ (?:be|have|exceed)|if\ you\ (?:see|get|hit|run\ into)|you\ (?:may|might|can|could|will)\ (?:see|get|hit)|troubleshoot(?:ing)?|faq|tip:
-    |(?:alert|rule)\s?["'][^"']*|(?:prompt|completion|question|answer|instruction)["']:)(?!\w)[^.;]*$|^\s*(?:\+\s*)?(?:\#|//|/\*|<!--)"""
+# Right before the symptom: a negation, or what announces a quotation.
+_DENIED = _Phrase(
+    "no", "not", "never", "without", "zero", "ignor(?:e|es|ed|ing)", "suppress(?:ed|ing)?", "handl(?:e|es|ed|ing)",
+    "catch(?:es|ing)?", "caught", "recover(?:ed|s|ing)? from", "retry(?:ing)? (?:on|after)", "expect(?:s|ed|ing)?",
+    "(?:test|check|watch|grep|search)(?:s|ing|ed)? for", "in case of", "documentation", "see", "unaffected",
+    "last_error",
+    before=r"\b", after=_LINK + r"""\s*["'`(\[*/]*\s*$""",
+)  # fmt: skip
+_QUOTED = _Phrase(
+    "text", "label", "title", "sample", "prompt", "completion", "question", "answer", "input", "query", "rule", "alert",
+    "pattern", "regex", "name",
+    before=r"\b", after=r"""s?["']?\s?[=:]?\s*["'`(\[*/]*\s*$""",
+)  # fmt: skip
+# Somewhere before it, in the same clause: what could happen, what happened elsewhere, what was done about it.
+_TOLD = _Phrase(
+    "fix(?:es|ed)", "resolv(?:es|ed)", "avoid(?:s|ed|ing)?", "prevent(?:s|ed|ing)?", "simulat(?:es?|ed|ing)",
+    "inject(?:s|ed|ing)?", "rehears(?:al|es?|ed|ing)", "expected to", "mock(?:s|ed|ing)?", "would (?:be|have|exceed)",
+    "if you (?:see|get|hit|run into)", "you (?:may|might|can|could|will) (?:see|get|hit)", "troubleshoot(?:ing)?",
+    "faq", "tip:", "question:", r"""(?:alert|rule)\s?["'][^"']*""",
+    r"""(?:prompt|completion|question|answer|instruction)["']:""",
+    before=r"\b", after=r"(?!\w)[^.;]*$",
+)  # fmt: skip
+_COMMENT = _Phrase("#", "//", r"/\*", "<!--", before=r"^\s*(?:\+\s*)?")
+# Right after it: nothing of the kind was counted, or somebody dealt with it.
+_NONE = _Phrase(
+    r"""(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0\b(?!\.\d*[1-9])|false\b|(?:none|no|never|off|n/a)\s*(?:$|[,;)\]}|]))""",
+    r"[^.;]{0,10}\b(?:count|total|number|events?|errors?|failures?|over|since|in|last)\b[^.;]{0,30}[:=]\s*(?:0|none)\s*$",
+    before=r"""^["'`)\]:,.]*\s*""",
 )
-_AFTER = re.compile(
-    r"""(?ix)^["'`)\]:,.]*\s*(?:(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0\b(?!\.\d*[1-9])|false\b|(?:none|no|never|off|n/a)\s*(?:$|[,;)\]}|]))
-    |[^.;]{0,10}\b(?:count|total|number|events?|errors?|failures?|over|since|in|last)\b[^.;]{0,30}[:=]\s*(?:0|none)\s*$
-    |(?:limits?\ (?:raised|set|increased)|handling|detection|protection|guard|handler|monitor(?:ing)?|alerts?|rule|support|tests?|checks?)\b
-    |\(?(?:ignored|ignoring|handled|harmless|benign|non-?fatal|transient|recovered|resolved|fixed|retry|retrying|skipped|simulated)\b
-    |(?:was|is|were|has\ been|will\ be)\ (?:ignored|handled|harmless|expected|benign|recovered|resolved|fixed|retried|skipped|inactive))"""
-)
-_CALM = re.compile(
-    r"""(?ix)\b(?:retry(?:ing)?|retries?\ (?:left|remaining)|retr(?:y|ied)\ (?:later|again)|will\ (?:be\ )?retr(?:y|ied)|attempt\ \d+\s?(?:/|of)\s?\d+|trying\ again
-    |reconnect(?:ed|ing)|back(?:ing)?[\s-]?off|recovered|succeeded|successfully|(?:safely\ )?ignor(?:ed|ing)|(?:can|may)\ (?:be\ )?(?:safely\ )?ignored?|harmless|non-?fatal|benign
-    |self-?test|rehears(?:al|ed)|simulated|falling\ back|fell\ back|using\ fallback|skipp(?:ed|ing)|deprecat(?:ed|ion)|error_rate\s?[=:]\s?0|errors?\s?[=:]\s?0
-    |no\ (?:errors?|failures?|problems?|issues?)|0\ (?:errors?|failures?|active|failed)|passed|xfail|all\ good|healthy|as\ (?:expected|configured)|inactive)\b
-    |✓|✔|✅|\[\s*ok\s*\]|\.\.\.\s?ok\b|\bok\s*$"""
-)
-_RECOVERED = re.compile(
-    r"""(?ix)\b(?:recovered|retry\ (?:succeeded|ok)|succeeded\ (?:after|on)|(?:re)?connected\ (?:to|after|in)|connection\ (?:re-?)?established
-    |resum(?:ed|ing)\ (?:training|normal|from|at|run)|continuing|back\ to\ normal|now\ (?:ready|healthy|available)|attempt\ \d+\s?(?:/\s?\d+)?:?\ (?:succeeded|ok|success)
-    |worked\ (?:after|on)|(?:after|on)\ (?:\d+\ retries|retry|attempt\ \d+)|available\ again|completed\ successfully|done\ waiting|was\ retried)\b"""
-)
+_DEALT_WITH = _Phrase(
+    "limits? (?:raised|set|increased)", "handling", "detection", "protection", "guard", "handler", "monitor(?:ing)?",
+    "alerts?", "rule", "support", "tests?", "checks?", "ignored", "ignoring", "handled", "harmless", "benign",
+    "non-?fatal", "transient", "recovered", "resolved", "fixed", "retry", "retrying", "skipped", "simulated",
+    "(?:was|is|were|has been|will be) (?:ignored|handled|harmless|expected|benign|recovered|resolved|fixed|retried"
+    "|skipped|inactive)",
+    before=r"""^["'`)\]:,.]*\s*\(?""", after=r"\b",
+)  # fmt: skip
+_CALM = _Phrase(
+    "retry(?:ing)?", "retries? (?:left|remaining)", "retr(?:y|ied) (?:later|again)", "will (?:be )?retr(?:y|ied)",
+    r"attempt \d+\s?(?:/|of)\s?\d+", "trying again", "reconnect(?:ed|ing)", r"back(?:ing)?[\s-]?off", "recovered",
+    "succeeded", "successfully", "ignor(?:ed|ing)", "(?:can|may) (?:be )?(?:safely )?ignored?", "harmless",
+    "non-?fatal", "benign", "self-?test", "rehears(?:al|ed)", "simulated", "falling back", "fell back",
+    "using fallback",
+    "skipp(?:ed|ing)", "deprecat(?:ed|ion)", r"error_rate\s?[=:]\s?0", r"errors?\s?[=:]\s?0",
+    "no (?:errors?|failures?|problems?|issues?)", "0 (?:errors?|failures?|active|failed)", "passed", "xfail",
+    "all good",
+    "healthy", "as (?:expected|configured)", "inactive",
+    before=r"\b", after=r"\b",
+)  # fmt: skip
+_GOOD_MARK = _Phrase("✓", "✔", "✅", r"\[\s*ok\s*\]", r"\.\.\.\s?ok\b", r"\bok\s*$")
+_GIVEN_UP = _Phrase(
+    "giv(?:e|en|ing) up", "gave up", "exhausted", "max(?:imum)? retries", "no retries left", "abort(?:ed|ing)?",
+    "retries exceeded", "exit(?:ed)?(?: with)?(?: code| status)? [1-9]",
+    before=r"\b",
+)  # fmt: skip
+# On a later line.
+_RECOVERED = _Phrase(
+    "recovered", "retry (?:succeeded|ok)", "succeeded (?:after|on)", "(?:re)?connected (?:to|after|in)",
+    "connection (?:re-?)?established", "resum(?:ed|ing) (?:training|normal|from|at|run)", "continuing",
+    "back to normal",
+    "now (?:ready|healthy|available)", r"attempt \d+\s?(?:/\s?\d+)?:? (?:succeeded|ok|success)", "worked (?:after|on)",
+    r"(?:after|on) (?:\d+ retries|retry|attempt \d+)", "available again", "completed successfully", "done waiting",
+    "was retried",
+    before=r"\b", after=r"\b",
+)  # fmt: skip
+_TRIED_AGAIN = _Phrase("retrying", "will retry", "trying again", before=r"^\W*", after=r"\b")
 _NOT_ZERO = re.compile(r"\d*[1-9]\d*")
-_REACH = 400
-_RETRIED_NEXT = re.compile(r"(?i)^\W*(?:retrying\b|will retry\b|trying again\b)")
 _WORD = re.compile(r"[A-Za-z]\w{3,}")
 _COMMON_WORDS = frozenset(
     {"error", "warning", "warn", "info", "debug", "failed", "from", "with", "this", "that", "runtimeerror"}
-)
-_GIVEN_UP = re.compile(
-    r"(?i)\b(?:giv(?:e|en|ing) up|gave up|exhausted|max(?:imum)? retries|no retries left|abort(?:ed|ing)?|retries exceeded|exit(?:ed)?(?: with)?(?: code| status)? [1-9])"
 )
 
 
 def tone(line: str, start: int, end: int, after: str) -> Tone:
     """How ``line`` speaks of the symptom at ``start``:``end``; ``after`` holds the lines that follow it."""
     # A log repeats its lines with other numbers; whether a number is zero is all that matters here.
-    parts = (
-        _NOT_ZERO.sub("7", line[max(0, a) : b]) for a, b in ((start - _REACH, start), (start, end), (end, end + _REACH))
+    before, symptom, behind = (
+        _NOT_ZERO.sub("7", text)
+        for text in (
+            line[max(0, start - _REACH_CHARACTERS) : start],
+            line[start:end],
+            line[end : end + _REACH_CHARACTERS],
+        )
     )
-    how = _spoken(*parts)
+    how = _spoken(before, symptom, behind)
     return Tone.HARMLESS if how is Tone.FAILURE and _went_on(line, after) else how
 
 
 @lru_cache(maxsize=4096)
 def _spoken(before: str, symptom: str, behind: str) -> Tone:
     around = f"{before} ~ {behind}"
-    if _GIVEN_UP.search(around):
+    if _GIVEN_UP.found_in(around):
         return Tone.FAILURE
-    if _JUST_BEFORE.search(before) or _BEFORE.search(before) or _AFTER.search(behind) or _CALM.search(around):
+    if any(phrase.found_in(before) for phrase in (_DENIED, _QUOTED, _TOLD, _COMMENT)):
         return Tone.HARMLESS
-    if _QUIET_LEVEL.search(before) and not _LOUD.search(f"{before}{symptom}{behind}"):
+    if any(phrase.found_in(behind) for phrase in (_NONE, _DEALT_WITH)):
         return Tone.HARMLESS
-    return Tone.FAILURE
+    if _CALM.found_in(around) or _GOOD_MARK.found_in(around):
+        return Tone.HARMLESS
+    quiet = _QUIET_LEVEL.found_in(before) and not _LOUD.found_in(f"{before}{symptom}{behind}")
+    return Tone.HARMLESS if quiet else Tone.FAILURE
 
 
 def _went_on(line: str, after: str) -> bool:
     """Whether one of the next lines says that the same thing worked in the end."""
-    if not _RECOVERED.search(after) and not _RETRIED_NEXT.search(after.lstrip()):
-        return False
     following = [text for text in after.splitlines() if text.strip()][:AFTER_LINES]
-    if following and _RETRIED_NEXT.search(following[0]):
+    if following and _TRIED_AGAIN.found_in(following[0]):
         return True
-    told = [text for text in following if _RECOVERED.search(text)]
-    return bool(told) and any(_words(line) & _words(text) for text in told)
+    told = [text for text in following if _RECOVERED.found_in(text)]
+    return any(_words(line) & _words(text) for text in told)
 
 
 def _words(text: str) -> frozenset[str]:

@@ -18,7 +18,7 @@ _TAGS_LIMIT = 256
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Lines of one speaker joined to one text; ``starts`` are their offsets in it, ``numbers`` their lines in the log."""
+    """Lines of one speaker joined to one text; ``starts``: their offsets in it, ``numbers``: their lines in the log."""
 
     text: str
     starts: list[int]

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 from gpucheck import cleanup, owner, redact
 from gpucheck.engine import find, mirror
 from gpucheck.engine.container import Bind, Container, VolumeMount, create, mount
-from gpucheck.process import PAYLOADS, Children, Ended, Failure, NoAnswer, Reply, Value, frames, read_answer, signal_name
+from gpucheck.process import (
+    PAYLOADS,
+    Children,
+    Ended,
+    Failure,
+    NoAnswer,
+    Reply,
+    Value,
+    frames,
+    read_answer,
+    signal_name,
+)
 from gpucheck.verdict import Bug, Unable
 
 if TYPE_CHECKING:
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
 
 CALL_S = 25.0
 OPEN_S = 60.0
+HELLO_S = 10.0
 MARGIN_S = 10.0
 ANSWER = "/gpucheck/answer"
 OURS = "/gpucheck/envelope"
@@ -34,7 +46,7 @@ SIGNALLED = range(129, 160)
 __all__ = ["Bind", "Container", "Engine", "Refused", "VolumeMount", "open_engine", "remove_run"]
 
 
-class Refused(Exception):  # noqa: N818 - an answer of the engine
+class Refused(Exception):
     """The engine answered and said no, in its own words."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -139,9 +151,7 @@ class Engine:
         mirror.tar(tar, os.getuid(), os.getgid())
         run = self.owner.run.lower()
         labels = self.owner.labels()
-        self._mirror = self.call(
-            "import_image", tar=str(tar), repository=mirror.REPOSITORY, tag=run, labels=labels
-        )
+        self._mirror = self.call("import_image", tar=str(tar), repository=mirror.REPOSITORY, tag=run, labels=labels)
         self._check_here()
 
     def _check_here(self) -> None:
@@ -170,8 +180,8 @@ class Engine:
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         return {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": "/tmp",  # noqa: S108 - the container's own
-            "TMPDIR": "/tmp",  # noqa: S108 - as above
+            "HOME": "/tmp",
+            "TMPDIR": "/tmp",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "GPUCHECK_RUN": self.owner.run,
@@ -228,7 +238,7 @@ def open_engine(
     for address in addresses:
         (judged.folder / cleanup.ENGINE_USED).write_text(address.url)
         try:
-            hello = _call(calls, address.url, "hello", min(CALL_S, deadline_s), {})
+            hello = _call(calls, address.url, "hello", min(HELLO_S, deadline_s), {})
         except (Unable, Refused) as error:
             silent.append(str(error))
             continue

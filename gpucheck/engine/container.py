@@ -13,11 +13,15 @@ RUNC = "runc"
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """A path of the host in the container. Read-only ones are split at the host's mount points, see ``mirror.split``."""
+    """A path of the host in the container. Read-only ones are split at its mount points, see ``mirror.split``.
+
+    ``recursive``: bound instead as ``docker run -v`` binds it, with the engine's own treatment of the mounts below.
+    """
 
     source: str
     target: str
     read_only: bool = True
+    recursive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,9 @@ class VolumeMount:
 class Container:
     """What to run and in what surroundings. Safe by default: no network, no capabilities, nothing writable but /tmp.
 
-    ``image`` None means the mirror image; ``user`` ``uid:gid``, None: the invoking one; ``shm_bytes`` None: the engine's
-    default; ``ipc`` "private" or "host"; ``gpus`` is the engine's own device request, ``devices`` are device nodes.
+    ``image`` None means the mirror image; ``user`` ``uid:gid``, None: the invoking one; ``shm_bytes`` None: the
+    engine's default; ``ipc`` "private" or "host"; ``gpus`` is the engine's own device request, ``devices`` are device
+    nodes.
     """
 
     argv: tuple[str, ...] = ()
@@ -60,8 +65,8 @@ class Container:
 
 
 def mount(bind: Bind) -> dict[str, Any]:
-    """A bind in the engine's terms. Never recursive: before Engine 25 ``ro`` does not reach mounts below."""
-    options = {"NonRecursive": True, "Propagation": "rprivate"}
+    """A bind in the engine's terms. Not recursive unasked: before Engine 25 ``ro`` does not reach mounts below."""
+    options = {"NonRecursive": not bind.recursive, "Propagation": "rprivate"}
     return {
         "Type": "bind",
         "Source": bind.source,
@@ -102,7 +107,7 @@ def create(container: Container, image: str, mounts: Sequence[Mapping[str, Any]]
         "CapAdd": list(container.cap_add),
         "SecurityOpt": ["no-new-privileges"],
         "ReadonlyRootfs": container.read_only,
-        "Tmpfs": {"/tmp": "rw,size=512m,mode=1777"} if container.read_only else {},  # noqa: S108 - the container's own
+        "Tmpfs": {"/tmp": "rw,size=512m,mode=1777"} if container.read_only else {},
         "Mounts": [*mounts, *(_volume(v) for v in container.volumes)],
         "Devices": [_device(node) for node in container.devices],
         "Ulimits": [{"Name": n, "Soft": v, "Hard": v} for n, v in container.ulimits.items()],
@@ -116,7 +121,7 @@ def create(container: Container, image: str, mounts: Sequence[Mapping[str, Any]]
         "User": container.user or "",
         "Env": [f"{name}={value}" for name, value in container.env.items()],
         "Labels": dict(labels),
-        "WorkingDir": "/tmp",  # noqa: S108 - as above
+        "WorkingDir": "/tmp",
         "HostConfig": host,
     }
     # With the host's network the engine refuses a host name of one's own.

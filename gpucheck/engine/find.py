@@ -17,7 +17,7 @@ SOCKETS = {
 DAEMONS = {"docker": ("dockerd",), "podman": ("podman",)}
 
 
-class Missing(Exception):  # noqa: N818 - becomes a finding
+class Missing(Exception):
     """An engine was asked for by name and is not installed."""
 
 
@@ -46,8 +46,8 @@ def _sockets(kind: str) -> list[Address]:
 def addresses(wanted: str) -> list[Address]:
     """Addresses to try, best first. ``wanted``: auto, docker, podman, none.
 
-    Raises NotApplicable when there is no engine to ask, Unable when one is installed and has no socket, Missing when one
-    was asked for by name and is not installed.
+    Raises NotApplicable when there is no engine to ask, Unable when one is installed and has no socket, Missing when
+    one was asked for by name and is not installed.
     """
     if wanted == "none":
         raise NotApplicable("engine", "no container engine wanted", "--gpucheck-engine none")

@@ -18,10 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 REPOSITORY = "gpucheck-mirror"
+MOUNT_POINT = 4  # the field of a line of mountinfo
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-FOLDERS = ("dev", "proc", "sys", "run", "tmp", "etc", "usr", "gpucheck", "gpucheck/answer", "gpucheck/envelope", "gpucheck/payload")
+FOLDERS = (
+    "dev",
+    "proc",
+    "sys",
+    "run",
+    "tmp",
+    "etc",
+    "usr",
+    "gpucheck",
+    "gpucheck/answer",
+    "gpucheck/envelope",
+    "gpucheck/payload",
+)
 # Too wide to expose for the sake of one file in them: such a file is bound alone.
-NEVER_WHOLE = ("/", "/home", "/root", "/etc", "/var", "/opt", "/mnt", "/tmp", "/srv", "/run", "/proc", "/sys", "/dev")  # noqa: S108
+NEVER_WHOLE = ("/", "/home", "/root", "/etc", "/var", "/opt", "/mnt", "/tmp", "/srv", "/run", "/proc", "/sys", "/dev")
 
 
 def _etc(uid: int, gid: int) -> dict[str, str]:
@@ -45,7 +58,7 @@ def tar(path: Path, uid: int, gid: int) -> None:
         for name in MERGED:
             if os.path.islink(f"/{name}"):  # noqa: PTH114 - the link itself is wanted
                 link = tarfile.TarInfo(name)
-                link.type, link.linkname = tarfile.SYMTYPE, os.readlink(f"/{name}")  # noqa: PTH115 - as above
+                link.type, link.linkname = tarfile.SYMTYPE, os.readlink(f"/{name}")
                 archive.addfile(link)
         files = {name: text.encode() for name, text in _etc(uid, gid).items()}
         # The loader's cache, copied and not bound: a GPU hook must be able to write a new one.
@@ -63,7 +76,10 @@ def roots(mapped: Mapping[str, Any], scratch: str) -> list[str]:
 
     Nothing of ``scratch``, the run's own folder, where libraries keep what they make up as they go.
     """
-    wanted = ["/usr", *(f"/{name}" for name in MERGED if Path(f"/{name}").is_dir() and not Path(f"/{name}").is_symlink())]
+    wanted = [
+        "/usr",
+        *(f"/{name}" for name in MERGED if Path(f"/{name}").is_dir() and not Path(f"/{name}").is_symlink()),
+    ]
     candidates = [*mapped["prefixes"], *mapped["path"]]
     for file in (mapped["executable"], mapped["real_executable"], *mapped["mapped"]):
         folder = str(Path(file).parent)
@@ -86,7 +102,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def around(path: str, engine_root: str) -> list[str]:
-    """``path``; or what it holds beside the engine's own folder, which the engine refuses to bind and nobody should see."""
+    """``path``; or what it holds beside the engine's own folder, which no engine binds and nobody should see."""
     if not engine_root or not _below(engine_root, path):
         return [path]
     own = str(Path(engine_root).parent)
@@ -100,14 +116,14 @@ def mount_points(mountinfo: str) -> list[str]:
     points = []
     for line in mountinfo.splitlines():
         fields = line.split()
-        if len(fields) > 4:
-            points.append(fields[4].encode().decode("unicode_escape"))
+        if len(fields) > MOUNT_POINT:
+            points.append(fields[MOUNT_POINT].encode().decode("unicode_escape"))
     return points
 
 
 def split(bind: Bind, points: Iterable[str]) -> list[Bind]:
     """A read-only bind and, each on its own, every mount below its source: read-only does not reach them by itself."""
-    if not bind.read_only:
+    if not bind.read_only or bind.recursive:
         return [bind]
     source = os.path.realpath(bind.source)
     below = sorted({p for p in points if p != source and _below(p, source)})

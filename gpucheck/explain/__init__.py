@@ -11,7 +11,6 @@ import json
 import locale
 import os
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +82,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _no_such(name: str) -> str:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, load(), n=3, cutoff=0.5)
     hint = f"; ids like it: {', '.join(near)}" if near else ""
     return f"{name!r} is neither a pitfall's id nor a file that can be found here{hint}"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COLUMNS = 80
-# A word with the spaces after it, or one wide character: Chinese text may be broken between any two.
-_UNIT = re.compile(
-    r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\u3000-\u303f]|[^\s\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]+|\s+"
-)
 _NO_LINE_START = set("，。；：、！？）”’》」')")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|[^\s'"\\]+|\s+|.""", re.DOTALL)
+
+
+@cache
+def _units() -> re.Pattern[str]:
+    """A word, a gap, or one wide character: Chinese text may be broken between any two. Costly to compile, so late."""
+    wide = r"\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef"
+    return re.compile(rf"[{wide}]|[^\s{wide}]+|\s+")
 
 
 def width(text: str) -> int:
@@ -52,7 +56,7 @@ def clipped(text: str, columns: int, around: int = 0) -> str:
 def wrapped(text: str, columns: int) -> Iterator[str]:
     """The text in lines of at most ``columns``, broken at spaces or between wide characters."""
     line, used = "", 0
-    for unit in _UNIT.findall(text):
+    for unit in _units().findall(text):
         size = width(unit)
         # Room is kept for the mark that may follow a wide character and must not begin a line.
         limit = columns if unit.isascii() or unit in _NO_LINE_START else columns - 2

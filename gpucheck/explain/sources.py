@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import lzma
 import sys
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +55,7 @@ def read_logs(scan: Scan, names: Iterable[str]) -> list[str]:
     for name in names:
         try:
             _read_log(scan, name, progress)
-        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        except OSError as error:
             problems.append(f"{name}: {getattr(error, 'strerror', None) or error}")
     progress.clear()
     return problems

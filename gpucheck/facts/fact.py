@@ -34,7 +34,7 @@ class Fact:
         return self.why is None
 
 
-class Unknown(Exception):  # noqa: N818 - an answer that a reader gives, not an error of the program
+class Unknown(Exception):
     """Raised by a reader that could not learn its fact: where it looked, and what was in the way."""
 
     def __init__(self, source: str, why: str) -> None:

@@ -31,7 +31,8 @@ def _nvml(tree: Tree) -> Iterator[Fact]:
         found = aside.ask_payload(tree, sys.executable, "nvml", {"control_node": str(tree.path("/dev/nvidiactl"))})
     except Unknown as unknown:
         # That it hung or crashed *is* what NVML says here.
-        found = {"status": unknown.why.partition(":")[0], "text": unknown.why}
+        status, _, text = unknown.why.partition(": ")
+        found = {"status": status, "text": text}
     yield Fact("nvml.status", found["status"], _SOURCE)
     yield _of_control_node(found)
     for name in _DETAILS:
@@ -43,12 +44,16 @@ def _of_control_node(found: Mapping[str, Json]) -> Fact:
     name, source = "nvml.control_node", "open /dev/nvidiactl"
     if "control_node" in found:
         return Fact(name, found["control_node"], source)
-    return Fact(name, None, source, found["text"])
+    return Fact(name, None, source, _refusal(found))
+
+
+def _refusal(found: Mapping[str, Json]) -> str:
+    return f"{found['status']}: {found['text']}" if found["text"] else str(found["status"])
 
 
 def _detail(name: str, key: str, found: Mapping[str, Json]) -> Fact:
     if found["status"] != "ok":
-        return Fact(name, None, _SOURCE, f"{found['status']}: {found['text']}")
+        return Fact(name, None, _SOURCE, _refusal(found))
     why = found["unknown"].get(key)
     return Fact(name, None if why else found[key], _SOURCE, why)
 

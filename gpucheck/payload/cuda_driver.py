@@ -8,7 +8,7 @@ Takes no arguments; run it in a fresh process, because ``cuInit`` reads the envi
     init      {"code", "name", "text"} of ``cuInit``; code 0 is success
     devices   [{"ordinal", "name", "uuid", "capability", "memory_bytes", "pci", "integrated", "compute_mode"}], in the
               order of the driver; what a device does not answer is null
-    refused   {node: error} of the device nodes that are there and do not open
+    refused   {node: "EPERM"} of the device nodes that are there and do not open: the error's name
 
 Numbers are those of the driver API (cuda.h). Standard library only; no context is created and no memory taken.
 """
@@ -16,6 +16,7 @@ Numbers are those of the driver API (cuda.h). Standard library only; no context 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import uuid
@@ -98,14 +99,14 @@ def opened() -> str | None:
 
 
 def refused() -> dict[str, str]:
-    """The device nodes that do not open, with the kernel's words: a file mode or a device cgroup is in the way."""
+    """The device nodes that do not open. A device cgroup says EPERM, a file mode EACCES, an absent driver ENXIO."""
     found = {}
     for name in sorted(os.listdir("/dev")):
         if NODES.fullmatch(name):
             try:
                 os.close(os.open(f"/dev/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
             except OSError as error:
-                found[f"/dev/{name}"] = error.strerror or str(error.errno)
+                found[f"/dev/{name}"] = errno.errorcode.get(error.errno or 0, str(error.errno))
     return found
 
 
@@ -135,7 +136,7 @@ def device(driver: Driver, ordinal: int) -> dict[str, Any]:
 
 
 def uuid_of(driver: Driver, handle: int) -> str | None:
-    """The sixteen bytes as people write them, without ``GPU-`` or ``MIG-``: CUDA does not say which of the two it is."""
+    """The sixteen bytes as people write them, without ``GPU-`` or ``MIG-``: CUDA does not say which of the two."""
     raw = (ctypes.c_ubyte * 16)()
     # _v2 gives the slice's own id under MIG; the first form gives that of the whole board.
     for name in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):

@@ -10,17 +10,19 @@ alone; ``kernel_s``, seconds that one device may take. The answer holds
     warnings                         what torch warned of meanwhile
     devices                          [{"ordinal", "uuid", "name", "capability", "memory_bytes"}] as torch lists them;
                                      ``uuid`` without its kind in front, null before torch 2.4
-    kernels                          one entry a device: {"ordinal", "ended": "value" | "failure" | "busy" | "signal" | "hang",
+    kernels                          one entry a device: {"ordinal", "ended": "value" | "failure" | "busy" | "signal" |
+    "hang",
                                      "step", "type", "text", "signal", "kernel_s", "worst", "free_bytes"}
 
 ``worst`` is the largest error of the product as a share of what float32 may be off by (see :func:`share_of_bound`): up
-to 1 is right, null is not a number. Each device computes in a process of its own, so that one that hangs or dies is named and the others
-still answer. This process never initialises CUDA. At most 256 MB are taken on a device, the context included as far as
-the driver allows. Needs torch; numpy is not used.
+to 1 is right, null is not a number. Each device computes in a process of its own, so that one that hangs or dies is
+named and the others still answer. This process never initialises CUDA. At most 256 MB are taken on a device, the
+context included as far as the driver allows. Needs torch; numpy is not used.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -28,7 +30,7 @@ import select
 import signal
 import time
 import warnings
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 import envelope
 import torch
@@ -38,7 +40,14 @@ NEEDED_BYTES = 256 << 20
 CENSUS_S = 60.0
 KERNEL_S = 60.0
 PIPE_BYTES = 1 << 16
-NO_CUDA = {"arch_flags": None, "is_available": None, "error": None, "warnings": [], "devices": [], "kernels": []}
+NO_CUDA: dict[str, Any] = {
+    "arch_flags": None,
+    "is_available": None,
+    "error": None,
+    "warnings": [],
+    "devices": [],
+    "kernels": [],
+}
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def arch_flags() -> list[str] | None:
 
     It also forbids CUDA to every process that is forked later, as initialising it would.
     """
-    ask = getattr(torch._C, "_cuda_getArchFlags", None)
+    ask = getattr(torch._C, "_cuda_getArchFlags", None)  # noqa: SLF001 - no public call does
     return None if ask is None else ask().split()
 
 
@@ -106,7 +115,7 @@ def kernels(args: dict[str, Any], ordinals: list[int]) -> list[dict[str, Any]]:
     if kernel is None or not ordinals:
         return []
     envelope.progress(f"a kernel on {len(ordinals)} GPU(s)")
-    jobs = [lambda ordinal=ordinal: compute(kernel, ordinal) for ordinal in ordinals]
+    jobs = [functools.partial(compute, kernel, ordinal) for ordinal in ordinals]
     ended = in_processes(jobs, float(args.get("kernel_s", KERNEL_S)))
     return [flat(ordinal, answer) for ordinal, answer in zip(ordinals, ended)]
 
@@ -143,8 +152,8 @@ def compute(kernel: Callable[[torch.device], float], ordinal: int) -> dict[str, 
         worst = kernel(device)
     except Exception as error:
         return {"ended": "failure", "type": type(error).__name__, "text": str(error)[:4000]}
-    worst = worst if math.isfinite(worst) else None
-    return {"ended": "value", "worst": worst, "free_bytes": free_bytes, "kernel_s": time.monotonic() - begun}
+    finite = worst if math.isfinite(worst) else None
+    return {"ended": "value", "worst": finite, "free_bytes": free_bytes, "kernel_s": time.monotonic() - begun}
 
 
 def add(device: torch.device) -> float:
@@ -231,7 +240,7 @@ def answer_and_leave(work: Callable[[], dict[str, Any]], writer: int) -> None:
     os._exit(0)
 
 
-def in_processes(works: list[Callable[[], dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:
+def in_processes(works: Sequence[Callable[[], dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:
     """What each of ``works`` answered, run at the same time in forked processes of at most ``limit_s`` seconds."""
     jobs = [Job(work) for work in works]
     open_jobs = {job.reader: job for job in jobs}

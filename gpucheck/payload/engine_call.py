@@ -1,7 +1,7 @@
 """One question to a container engine, asked through its SDK in a child that can be killed. The only importer of docker.
 
-``args``: ``op`` names a function below, ``url`` is the engine's address, the rest are that function's arguments. What the
-engine refuses comes back as ``{"refused": {"status", "text"}}`` in its own words; it is an answer, not a failure.
+``args``: ``op`` names a function below, ``url`` is the engine's address, the rest are that function's arguments. What
+the engine refuses comes back as ``{"refused": {"status", "text"}}`` in its own words; it is an answer, not a failure.
 """
 
 import os
@@ -133,16 +133,17 @@ def remove_volume(client, name):
 def marked(client):
     """Everything on the engine that carries our mark: ``[{kind, id, labels}]``."""
     mark = {"label": LABEL}
-    found = []
-    for container in client.api.containers(all=True, filters=mark):
-        found.append({"kind": "container", "id": container["Id"], "labels": container.get("Labels") or {}})
-    for volume in client.api.volumes(filters=mark).get("Volumes") or []:
-        found.append({"kind": "volume", "id": volume["Name"], "labels": volume.get("Labels") or {}})
-    for network in client.api.networks(filters=mark):
-        found.append({"kind": "network", "id": network["Id"], "labels": network.get("Labels") or {}})
-    for entry in client.api.images(filters=mark):
-        found.append({"kind": "image", "id": entry["Id"], "labels": entry.get("Labels") or {}})
-    return found
+    there = {
+        "container": client.api.containers(all=True, filters=mark),
+        "volume": client.api.volumes(filters=mark).get("Volumes") or [],
+        "network": client.api.networks(filters=mark),
+        "image": client.api.images(filters=mark),
+    }
+    return [
+        {"kind": kind, "id": thing["Name" if kind == "volume" else "Id"], "labels": thing.get("Labels") or {}}
+        for kind, things in there.items()
+        for thing in things
+    ]
 
 
 REMOVERS = {
@@ -156,11 +157,11 @@ REMOVERS = {
 def remove(client, things):
     """Remove ``[{kind, id}]``, containers first; returns what would not go, with the engine's words."""
     stuck = []
-    for kind in REMOVERS:
+    for kind, remover in REMOVERS.items():
         for thing in things:
             if thing["kind"] == kind:
                 try:
-                    REMOVERS[kind](client, thing["id"])
+                    remover(client, thing["id"])
                 except docker.errors.NotFound:
                     continue
                 except APIError as error:

@@ -3,9 +3,9 @@
     {"gpucheck": NONCE, "value": ...}                          the payload returned
     {"gpucheck": NONCE, "failure": {"type", "text", "trace"}}  it raised
 
-A payload is a file that defines ``main(args)``. What it prints goes to people; only the file is the answer, so a payload
-that prints braces, dies in the middle or answers twice cannot be mistaken for one that answered. Standard library only;
-runs on Python 3.8 and later.
+A payload is a file that defines ``main(args)``. What it prints goes to people; only the file is the answer, so a
+payload that prints braces, dies in the middle or answers twice cannot be mistaken for one that answered. Standard
+library only; runs on Python 3.8 and later.
 
 By hand: ``python envelope.py PAYLOAD.py '{"arg": 1}'`` prints the envelope.
 """
@@ -81,14 +81,14 @@ def run(payload, args, nonce, path):
 
 def main(argv):
     """``PAYLOAD ARGS`` prints the envelope; ``PAYLOAD ARGS NONCE PATH`` delivers it (``ARGS``: JSON, or ``@FILE``)."""
-    payload, args = argv[:2]
+    payload, args, *delivery = argv
     if args.startswith("@"):
         with open(args[1:], encoding="utf-8") as stream:
             args = stream.read()
-    if len(argv) == 2:
+    if not delivery:
         print(json.dumps(answer(payload, json.loads(args), ""), indent=1))
         return 0
-    run(payload, json.loads(args), argv[2], argv[3])
+    run(payload, json.loads(args), *delivery)
     return 0
 
 

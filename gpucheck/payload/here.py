@@ -1,4 +1,4 @@
-"""Is the engine on this host? Reads back a file that was bound into the container under a name that nobody could guess."""
+"""Is the engine on this host? Reads back a file that was bound into the container under a name nobody could guess."""
 
 import os
 

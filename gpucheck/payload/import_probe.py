@@ -105,7 +105,7 @@ def last_line(errors: str) -> str:
     return (said or lines or [""])[-1][:1000]
 
 
-def reason(errors: str) -> dict[str, Any]:
+def reason(errors: str) -> dict[str, Any]:  # noqa: PLR0911 - one a wording
     """What was missing, by the loader's or the interpreter's own words."""
     if match := NO_LINK.search(errors):
         return {"symbol": f"{match[1]} ({match[2]})", "library": match[3]}

@@ -1,11 +1,12 @@
-"""Epochs through a torch ``DataLoader`` by given start methods, every sample compared with what the parent itself reads.
+"""Epochs through a torch ``DataLoader`` by given start methods, every sample compared with what the parent reads.
 
 Arguments (all but the first optional): ``start_methods`` [fork, spawn, forkserver], ``dataset`` ("MODULE:FACTORY"),
 ``path`` (folders to find it in), ``stack`` (collate samples into one tensor), ``workers``, ``batch``, ``epochs``,
 ``persistent``, ``timeout_s`` (of one batch), ``hold`` (keep every batch alive, as a job does that collects its
 predictions). Answer: ``{"torch", "cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries
 ``descriptors`` and either ``epochs`` and ``steady`` or a ``fault``: in which ``stage``, in whose words (``told``), how
-workers ended (``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker went away.
+workers ended (``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker
+went away.
 
 Standard library and torch; numpy is not needed. Runs on Python 3.8 and later.
 """
@@ -23,7 +24,6 @@ import pickle
 import random
 import re
 import resource
-import signal
 import sys
 import tempfile
 import time
@@ -47,6 +47,7 @@ DEFAULTS = {
     "hold": False,
 }
 WORDS_BYTES = 4000
+CAUSES = 6
 
 
 class Witnessed:
@@ -69,11 +70,6 @@ class Witnessed:
         }
 
 
-def as_list(samples: list[Any]) -> list[Any]:
-    """A collate function that leaves samples apart, for datasets whose samples do not stack."""
-    return samples
-
-
 def digest(value: Any) -> str:
     """A checksum of a sample: tensors by their bytes, containers by their parts, anything else by its pickle."""
     sums = hashlib.blake2b(digest_size=16)
@@ -88,9 +84,7 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield ("%s%s" % (whole.dtype, tuple(whole.shape))).encode()
         yield ctypes.string_at(whole.data_ptr(), whole.numel() * whole.element_size())
     elif isinstance(value, dict):
-        for key in value:
-            yield repr(key).encode()
-            yield from _parts(value[key])
+        yield from _parts(list(value.items()))
     elif isinstance(value, (list, tuple)):
         yield b"%d" % len(value)
         for item in value:
@@ -123,7 +117,7 @@ def last_words(stream: Any) -> str:
 def told_by(error: BaseException | None) -> str:
     """An exception and what led to it, a line each."""
     lines: list[str] = []
-    while error is not None and len(lines) < 6:
+    while error is not None and len(lines) < CAUSES:
         lines.append("%s: %s" % (type(error).__name__, error))
         error = error.__cause__ or error.__context__
     return "\n".join(lines)[-WORDS_BYTES:]
@@ -146,7 +140,7 @@ def pickling_fault(dataset: Any) -> dict[str, Any] | None:
     """The fault of a dataset that cannot be sent to a worker, with the attribute that is to blame; None: it can."""
     try:
         ForkingPickler.dumps(dataset)
-    except Exception as error:  # noqa: BLE001 - __reduce__ and __getstate__ may raise anything
+    except Exception as error:  # __reduce__ and __getstate__ may raise anything
         return {**fault("pickling", error, [], ""), "where": culprit(dataset)}
     return None
 
@@ -156,7 +150,7 @@ def culprit(value: Any, name: str = "dataset", depth: int = 4) -> str:
     for attribute, part in getattr(value, "__dict__", {}).items() if depth else ():
         try:
             ForkingPickler.dumps(part)
-        except Exception:  # noqa: BLE001 - as above
+        except Exception:  # as above
             return culprit(part, "%s.%s" % (name, attribute), depth - 1)
     return name
 
@@ -169,7 +163,7 @@ def load(args: dict[str, Any]) -> Any:
 
 
 def make_loader(dataset: Any, order: list[int], method: str, args: dict[str, Any]) -> DataLoader[Any]:
-    """The loader under test, reading in ``order``. Its timeout is never 0: a hung worker would be waited for for ever."""
+    """The loader under test, reading in ``order``. Without a timeout a hung worker would be waited for for ever."""
     if args["workers"] < 1 or args["epochs"] < 1 or args["timeout_s"] <= 0:
         raise ValueError("workers, epochs and timeout_s must be positive: %(workers)r %(epochs)r %(timeout_s)r" % args)
     context = multiprocessing.get_context(method)
@@ -180,7 +174,7 @@ def make_loader(dataset: Any, order: list[int], method: str, args: dict[str, Any
         batch_size=args["batch"],
         sampler=order,
         num_workers=args["workers"],
-        collate_fn=None if args["stack"] else as_list,
+        collate_fn=None if args["stack"] else list,
         timeout=args["timeout_s"],
         multiprocessing_context=context,
         persistent_workers=args["persistent"],
@@ -192,21 +186,18 @@ def rows(batch: Any) -> list[dict[str, Any]]:
     samples = batch
     if isinstance(batch, dict):
         samples = [{name: batch[name][n] for name in batch} for n in range(len(batch["index"]))]
+    numbers = ("index", "worker", "pid")
     return [
-        {
-            "index": int(sample["index"]),
-            "digest": digest(sample["value"]),
-            "worker": int(sample["worker"]),
-            "pid": int(sample["pid"]),
-            "process": sample["process"],
-        }
-        for sample in samples
+        {**{name: int(one[name]) for name in numbers}, "process": one["process"], "digest": digest(one["value"])}
+        for one in samples
     ]
 
 
 def end_workers(batches: Any) -> None:
-    """End an iterator's workers now. Left to the garbage collector, its queues may be closed first; then each worker is
-    waited for in vain for five seconds."""
+    """End an iterator's workers now.
+
+    Left to the garbage collector, its queues may be closed first; then each worker is waited for in vain for 5 s.
+    """
     shut_down = getattr(batches, "_shutdown_workers", None)
     if shut_down is not None:
         shut_down()
@@ -225,7 +216,7 @@ class Reading:
 
     def epoch(self, number: int) -> dict[str, Any]:
         """One epoch: what arrived, in which order it should have, and how long it took."""
-        random.Random(number).shuffle(self.order)
+        random.Random(number).shuffle(self.order)  # noqa: S311 - an order that can be had again
         begun = time.monotonic()
         with workers_stderr(self.stream):
             batches = iter(self.loader)
@@ -276,7 +267,7 @@ def iterate(method: str, dataset: Any, args: dict[str, Any], stream: Any) -> dic
     reading = Reading(method, dataset, args, stream)
     try:
         epochs = [reading.epoch(number) for number in range(args["epochs"])]
-    except Exception as error:  # noqa: BLE001 - torch raises again in the parent whatever a worker raised
+    except Exception as error:  # torch raises again in the parent whatever a worker raised
         return {"descriptors": before, "fault": fault("running", error, reading.workers, last_words(stream))}
     after = {**descriptors(reading.held), "before": before["open"]}
     # Only now: a worker must not inherit what the dataset opens when the parent reads it.
@@ -292,7 +283,7 @@ def leg(method: str, args: dict[str, Any]) -> dict[str, Any]:
             # A module without a main guard starts workers here.
             with workers_stderr(stream):
                 dataset = load(args)
-        except Exception as error:  # noqa: BLE001 - a user's module may raise anything
+        except Exception as error:  # a user's module may raise anything
             return {"fault": fault("loading", error, [], last_words(stream))}
         unsendable = None if method == "fork" else pickling_fault(dataset)
         return {"fault": unsendable} if unsendable else iterate(method, dataset, args, stream)

@@ -8,9 +8,9 @@ import sys
 def _mapped():
     with open("/proc/self/maps") as stream:
         for line in stream:
-            fields = line.split(None, 5)
-            if len(fields) == 6 and fields[5].startswith("/"):
-                yield fields[5].rstrip("\n")
+            last = line.split(None, 5)[-1]  # the path, where there is one
+            if last.startswith("/"):
+                yield last.rstrip("\n")
 
 
 def main(args):

@@ -20,7 +20,7 @@ import numpy as np
 
 # Official Linux builds from 1.29 report every session to Microsoft unless this is set before the import.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-import onnxruntime  # noqa: E402 - see above
+import onnxruntime
 
 Tolerance = Dict[str, float]
 EXACT: Tolerance = {"atol": 0.0, "rtol": 0.0, "cap": 0.0}
@@ -66,7 +66,7 @@ def output(ours: Any, torch_out: Any, again: Any, referee: Any, table: Mapping[s
     }
     if answer["shape"] != answer["expected_shape"] or ours.dtype != torch_out.dtype:
         return {**answer, "mismatch": "%s %s" % (ours.dtype.name, answer["shape"])}
-    wide = [None if one is None else one.astype(np.float64) for one in (ours, torch_out, again, referee)]
+    wide: list[Any] = [None if one is None else one.astype(np.float64) for one in (ours, torch_out, again, referee)]
     allowed = bound(wide[1], tolerance_of(torch_out, table))
     answer["apart"] = distance(wide[0], wide[1], allowed)
     answer["torch_again"] = distance(wide[2], wide[1], allowed)
@@ -83,7 +83,7 @@ def case(session: Any, name: str, data: Mapping[str, Any], table: Mapping[str, T
     answer: dict[str, Any] = {"name": name, "batch": int(next(iter(given.values())).shape[0])}
     try:
         results = session.run(None, given)
-    except Exception as error:  # noqa: BLE001 - onnxruntime raises a dozen types of its own
+    except Exception as error:  # onnxruntime raises a dozen types of its own
         return {**answer, "refused": "%s: %s" % (type(error).__name__, error)}
     answer["outputs"] = [
         output(
@@ -142,13 +142,16 @@ def model(made: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
     prefix = os.path.join(args["folder"], "profile")
     try:
         session = session_of(made["file"], args["providers"], prefix)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:  # as above
         return {"unloadable": "%s: %s" % (type(error).__name__, error)}
     with np.load(made["data"]) as stored:
         data = {name: stored[name] for name in stored.files}
-    answer = {"cases": [case(session, name, data, args["tolerance"]) for name in made["cases"]]}
-    answer["unmoved"] = unmoved(made["cases"], data, args["tolerance"])
-    answer.update(providers=session.get_providers(), nodes=nodes_by_provider(session.end_profiling()))
+    answer: dict[str, Any] = {
+        "cases": [case(session, name, data, args["tolerance"]) for name in made["cases"]],
+        "unmoved": unmoved(made["cases"], data, args["tolerance"]),
+        "providers": session.get_providers(),
+        "nodes": nodes_by_provider(session.end_profiling()),
+    }
     for profile in glob.glob(glob.escape(prefix) + "*"):
         os.remove(profile)
     return answer

@@ -1,10 +1,10 @@
 """Exports models to ONNX and writes down what PyTorch answers on inputs that the exporter has not seen.
 
-Arguments: ``exporter`` (legacy, dynamo), ``folder`` (everything is written there), ``models`` (["MODULE:FACTORY"]), each
-factory returning ``(model, example)`` where ``example`` is a tensor or a tuple of tensors with the batch first, and
+Arguments: ``exporter`` (legacy, dynamo), ``folder`` (everything is written there), ``models`` (["MODULE:FACTORY"]),
+each factory returning ``(model, example)`` where ``example`` is a tensor or a tuple of tensors with the batch first;
 ``path`` (folders to find them in, optional). Answer: ``{"torch", "exporter", "missing", "models": {name: made}}``;
-``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``, ``case/again/N`` and, in float64,
-``case/referee/N``) and ``cases``, or ``fault``. Leaves nothing outside ``folder``.
+``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``, ``case/again/N`` and, in
+float64, ``case/referee/N``) and ``cases``, or ``fault``. Leaves nothing outside ``folder``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import re
 import sys
 import time
 import warnings
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Sequence, Tuple
 
 import torch
 
 Tensors = Tuple[torch.Tensor, ...]
-Case = Dict[str, Any]
 NEEDS = {"legacy": ("numpy", "onnx"), "dynamo": ("numpy", "onnx", "onnxscript")}
-TEXT_BYTES = 4000
+LINE_CHARACTERS = 400
 
 
 def missing(exporter: str) -> str | None:
@@ -49,7 +48,7 @@ def as_tuple(value: Any) -> Tensors:
 
 def resized(example: torch.Tensor, batch: int, scale: float, seed: int) -> torch.Tensor:
     """A fresh input like ``example`` with another batch size and, for floats, another scale and offset."""
-    shape = (batch,) + tuple(example.shape[1:])
+    shape = (batch, *example.shape[1:])
     generator = torch.Generator().manual_seed(seed)
     if example.is_floating_point():
         spread = float(example.double().std()) or 1.0
@@ -123,9 +122,19 @@ def legacy(model: torch.nn.Module, example: Tensors, outputs: int, file: str) ->
     )
 
 
+def dynamic_shapes(model: torch.nn.Module, count: int) -> tuple[Any, ...]:
+    """The first dimension of every input, nested as ``forward`` takes them: what ``*args`` collects is a tuple."""
+    batch = torch.export.Dim("batch")
+    each: tuple[Any, ...] = tuple({0: batch} for _ in range(count))
+    kinds = [parameter.kind for parameter in inspect.signature(model.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return each
+    named = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*each[:named], each[named:])
+
+
 def dynamo(model: torch.nn.Module, example: Tensors, outputs: int, file: str) -> None:
     """Export through ``torch.export``, with the first dimension dynamic and the weights inside the file."""
-    batch = torch.export.Dim("batch")
     torch.onnx.export(
         model,
         example,
@@ -135,7 +144,7 @@ def dynamo(model: torch.nn.Module, example: Tensors, outputs: int, file: str) ->
         external_data=False,
         input_names=names("input", len(example)),
         output_names=names("output", outputs),
-        dynamic_shapes=tuple({0: batch} for _ in example),
+        dynamic_shapes=dynamic_shapes(model, len(example)),
     )
 
 
@@ -152,8 +161,20 @@ def opset(file: str) -> int:
 
 def fault(error: BaseException) -> dict[str, str]:
     """Why there is no export. ``environment``: a library or the disk failed; ``refused``: the exporter would not."""
-    told = re.sub(r"\x1b\[[0-9;]*m", "", "%s: %s" % (type(error).__name__, error))
-    return {"kind": "environment" if isinstance(error, (ImportError, OSError)) else "refused", "told": told[:TEXT_BYTES]}
+    told = "; from ".join(first_line(one) for one in (error, error.__cause__) if one is not None)
+    return {"kind": "environment" if isinstance(error, (ImportError, OSError)) else "refused", "told": told}
+
+
+def first_line(error: BaseException) -> str:
+    """Type and first line of an exception, without the colours that exporters write."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    return ("%s: %s" % (type(error).__name__, plain.partition("\n")[0]))[:LINE_CHARACTERS]
+
+
+def training(model: torch.nn.Module) -> list[str]:
+    """The innermost modules that are in training mode, by name."""
+    modules = model.named_modules()
+    return [name or "model" for name, part in modules if part.training and not any(part.children())]
 
 
 def write(spec: str, exporter: str, folder: str) -> dict[str, Any]:
@@ -176,7 +197,7 @@ def write(spec: str, exporter: str, folder: str) -> dict[str, Any]:
         "data": stem + ".npz",
         "cases": list(cases(example)),
         "opset": opset(stem + ".onnx"),
-        "training": [name or "model" for name, part in model.named_modules() if part.training and not any(part.children())],
+        "training": training(model),
         "export_s": seconds,
     }
 
@@ -187,9 +208,9 @@ def one(spec: str, exporter: str, folder: str) -> dict[str, Any]:
         warnings.simplefilter("always")
         try:
             made: dict[str, Any] = write(spec, exporter, folder)
-        except Exception as error:  # noqa: BLE001 - exporters raise types of their own, which moved between versions
+        except Exception as error:  # exporters raise types of their own, which moved between versions
             made = {"fault": fault(error)}
-    traced: List[str] = [str(w.message)[:400] for w in warned if w.category.__name__ == "TracerWarning"]
+    traced: list[str] = [str(w.message)[:400] for w in warned if w.category.__name__ == "TracerWarning"]
     return {**made, "tracer_warnings": traced}
 
 

@@ -42,7 +42,7 @@ def _become_root_of_a_user_namespace(libc):
         _write("/proc/self/uid_map", "%d %d 1" % (uid, uid))
         _write("/proc/self/gid_map", "%d %d 1" % (gid, gid))
     except OSError as error:
-        raise NamespaceRefused(error.errno, "mapping the user: %s" % error.strerror)
+        raise NamespaceRefused(error.errno, "mapping the user: %s" % error.strerror) from None
 
 
 def enter(size_bytes):

@@ -1,13 +1,15 @@
 """Two ranks started by torchrun meet over gloo, add up numbers, and check them.
 
 Arguments: ``host``, where the ranks meet (default ``localhost``; the port is a free one), ``local_addr`` for torchrun's
-own option of that name (default: none, torchrun asks for this machine's name), ``limit_s`` for the whole. The answer holds
+own option of that name (default: none, torchrun asks for this machine's name), ``limit_s`` for the whole. The answer
+holds
 
     endpoint   where they were to meet
     ended      "exit" with ``code``, or "hang": torchrun was ended by us
     spent_s    how long it took
     errors     the end of what torchrun and the ranks wrote to stderr
-    ranks      what each rank reported: {"rank", "world", "sum", "right", "addresses"}; ``addresses`` are its own ends of
+    ranks      what each rank reported: {"rank", "world", "sum", "right", "addresses"}; ``addresses`` are its own ends
+    of
                the TCP connections that it holds, so that one sees over which network the ranks talked
 
 Needs torch. Run as a program, this file is what each rank runs; gloo uses no shared memory, so that this says nothing
@@ -64,7 +66,14 @@ def free_port() -> int:
 
 def launch(endpoint: str, local_addr: str | None, folder: str, limit_s: float) -> tuple[str, int | None, str]:
     """Run torchrun to its end or ours: how it ended, its exit status, what it wrote."""
-    argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={RANKS}", "--max-restarts=0"]
+    argv = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        f"--nproc-per-node={RANKS}",
+        "--max-restarts=0",
+    ]
     argv += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id=gpucheck-{os.getpid()}"]
     argv += [f"--local-addr={local_addr}"] if local_addr else []
     environment = {**os.environ, OUT: folder, LIMIT: str(limit_s), "OMP_NUM_THREADS": "1"}
@@ -124,7 +133,7 @@ def rank() -> None:
 
 
 def own_addresses() -> list[str]:
-    """This process's own ends of its TCP connections, by the kernel's tables."""
+    """The ends of our TCP connections that are ours, by the kernel's tables."""
     inodes = set()
     for number in os.listdir("/proc/self/fd"):
         try:

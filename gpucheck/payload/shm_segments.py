@@ -11,8 +11,7 @@ and a try for each way, whose ``outcome`` is
     hang        the deadline came first
 
 As in NCCL the receiver makes a segment and the sender fills it. Segments lose their name before they have a size, so
-that nothing stays behind even when every process here is killed; descriptors travel through sockets. Standard library
-only.
+that nothing stays behind even when all processes here are killed; descriptors travel by sockets. Standard library only.
 """
 
 from __future__ import annotations
@@ -48,13 +47,9 @@ class Ended(Exception):
 
 
 def room(folder: str) -> dict[str, int]:
-    """Size, free bytes and free inodes of the file system at ``folder``; a size of 0 means no limit."""
+    """Size and free bytes of the file system at ``folder``; a size of 0 means no limit."""
     stat = os.statvfs(folder)
-    return {
-        "total_bytes": stat.f_blocks * stat.f_frsize,
-        "free_bytes": stat.f_bavail * stat.f_frsize,
-        "free_inodes": stat.f_favail,
-    }
+    return {"total_bytes": stat.f_blocks * stat.f_frsize, "free_bytes": stat.f_bavail * stat.f_frsize}
 
 
 def described(error: OSError) -> dict[str, str]:
@@ -63,16 +58,11 @@ def described(error: OSError) -> dict[str, str]:
     return {"errno": errno.errorcode.get(number, str(number)), "error": os.strerror(number)}
 
 
-# ------------------------------------------------------------------------------------------- messages
-
-
 def tell(conn: socket.socket, message: dict[str, Any], descriptor: int | None = None) -> None:
     """Send one message, with a descriptor or without. An end that is gone is noticed where it is heard."""
-    ancillary = []
-    if descriptor is not None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))]
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [-1 if descriptor is None else descriptor]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        conn.sendmsg([json.dumps(message).encode()], ancillary)
+        conn.sendmsg([json.dumps(message).encode()], [] if descriptor is None else [rights])
 
 
 def hear(conn: socket.socket) -> tuple[dict[str, Any] | None, int | None]:
@@ -92,9 +82,6 @@ def hear(conn: socket.socket) -> tuple[dict[str, Any] | None, int | None]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: descriptors.itemsize])
     return json.loads(data.decode()), descriptors[0] if descriptors else None
-
-
-# --------------------------------------------------------------------------------------- in a process
 
 
 def make(way: str, folder: str, size_bytes: int) -> int:
@@ -183,9 +170,6 @@ class Worker:
         """Wait to be told to go on; leave when there is nobody to tell."""
         if hear(self.conn)[0] is None:
             os._exit(1)
-
-
-# ------------------------------------------------------------------------------------- over the two
 
 
 class Pair:
@@ -298,18 +282,13 @@ def attempt(plan: dict[str, Any]) -> dict[str, Any]:
         held_bytes = sum(os.fstat(descriptor).st_blocks * 512 for descriptor in pair.segments())
         made = len(pair.segments())
         pair.close()
-    return {
-        "way": plan["way"],
-        "made": made,
-        "held_bytes": held_bytes,
-        "duration_s": time.monotonic() - started,
-        **answer,
-    }
+    lasted_s = time.monotonic() - started
+    return {"way": plan["way"], "made": made, "held_bytes": held_bytes, "duration_s": lasted_s, **answer}
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
     """See the module's text."""
-    plan = {"folder": "/dev/shm", "deadline_s": 20.0, **args}  # noqa: S108 - the very folder under test
+    plan = {"folder": "/dev/shm", "deadline_s": 20.0, **args}
     if plan["segments"] < PROCESSES:
         raise ValueError("an exchange needs two segments at least, not %r" % plan["segments"])
     try:

@@ -65,9 +65,6 @@ def turn_around(tensor: torch.Tensor) -> None:
     tensor.view(torch.int32).bitwise_not_()
 
 
-# --------------------------------------------------------------------------------------- in a process
-
-
 def become_worker(errors: int) -> None:
     """In a fresh child: keep what is written to stderr, one thread, no core file for an expected SIGBUS."""
     os.dup2(errors, 2)
@@ -105,7 +102,7 @@ def receive(conn: Connection, items: Any, plan: dict[str, Any], errors: int) -> 
                 break
             patience_s = LAST_LOOK_S if conn.poll() else POLL_S
             continue
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        except Exception as error:
             conn.send({"step": "broken", "error": "%s: %s" % (type(error).__name__, error), "got": len(got)})
             return
         got[number] = tensor
@@ -121,9 +118,6 @@ def report(conn: Connection, got: dict[int, torch.Tensor]) -> None:
     conn.send({"step": "received", "sums": sums, "shared": shared})
     while conn.recv() != "end":
         pass
-
-
-# ------------------------------------------------------------------------------------- over the two
 
 
 class Pair:
@@ -269,7 +263,7 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     """See the module's text."""
     torch.set_num_threads(1)
     seed = int.from_bytes(os.urandom(2), "little")
-    plan = {"folder": "/dev/shm", "held_bytes": 0, "deadline_s": 20.0, "seed": seed, **args}  # noqa: S108 - under test
+    plan = {"folder": "/dev/shm", "held_bytes": 0, "deadline_s": 20.0, "seed": seed, **args}
     started = time.monotonic()
     stat = os.statvfs(plan["folder"])
     answer = attempt(plan)

@@ -45,7 +45,6 @@ class Step:
 
     def __enter__(self) -> None:
         """Nothing to do."""
-        return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         """Turn the system's error into a refusal of this step."""

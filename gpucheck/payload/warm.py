@@ -48,7 +48,9 @@ def main(argv):
     control.sendall(b'{"ready": %d}\n' % _threads())
     while True:
         try:
-            message, descriptors, _, _ = socket.recv_fds(control, 16, 1) if hasattr(socket, "recv_fds") else _recv(control)
+            message, descriptors, _, _ = (
+                socket.recv_fds(control, 16, 1) if hasattr(socket, "recv_fds") else _recv(control)
+            )
         except InterruptedError:
             continue
         if not message:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 LANGUAGES = ("en", "zh")
+ANYTHING = "*"
 
 
 class PitfallError(ValueError):
@@ -85,7 +86,8 @@ class Words:
 class Pitfall:
     """One known way to fail. ``symptoms`` name it, ``hints`` are texts too common to count for more than a hint.
 
-    ``shares`` are entries with the same message, ``follows`` entries of which this one is a consequence.
+    ``shares`` are entries with the same message, ``follows`` entries of which this one is a consequence (``*``: of
+    whatever else went wrong).
     """
 
     id: str
@@ -134,7 +136,7 @@ _REQUIRED = ("headline", "wrong_guess", "cause", "remedy", "safety")
 def load(folder: Path = HERE) -> Mapping[str, Pitfall]:
     """Every entry of ``folder``, by id, in the order of the files' names.
 
-    Raises :class:`PitfallError` for a file that is not TOML, an entry with an unknown or missing key, or an id met twice.
+    Raises :class:`PitfallError` for a file that is not TOML, an entry with an unknown or missing key, an id met twice.
     """
     found: dict[str, Pitfall] = {}
     for path in sorted(folder.glob("*.toml")):

@@ -76,7 +76,7 @@ def need_of(host: Facts) -> tuple[Need, str]:
 class Look:
     """What was seen so far, and the ways to see more."""
 
-    def __init__(  # noqa: PLR0913 - what the probe was given
+    def __init__(
         self, report: Any, host: Facts, child: Any, container: Any, need: Need, sizes: tuple[str, ...]
     ) -> None:
         self.report, self.host, self.child, self.container, self.need = report, host, child, container, need
@@ -91,7 +91,7 @@ class Look:
 
     def at_own_shm(self) -> None:
         """Census first: a fill where there is no room for it would take that of others."""
-        room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))  # noqa: S108 - a name for people
+        room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))
         self.report.saw(str(room))
         judgement = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
         if judgement is not None:

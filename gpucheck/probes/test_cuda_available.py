@@ -1,12 +1,12 @@
 """Torch computes right numbers on every GPU that is not hidden on purpose.
 
-Looks at: the driver through libcuda.so.1 alone (cuInit, its version, its devices), then torch: what it was built for, how
-many GPUs it sees and which, by UUID; both held against NVML once what is meant to hide devices (CUDA_VISIBLE_DEVICES, MIG)
-is accounted for. Then a float32 matrix product on each GPU, held against float64 on the CPU.
-Why it matters: one message ("unknown error", "no CUDA-capable device", 802, 803, 999) has many causes, and
+Looks at: the driver through libcuda.so.1 alone (cuInit, its version, its devices), then torch: what it was built for,
+how many GPUs it sees and which, by UUID; both held against NVML once what is meant to hide devices
+(CUDA_VISIBLE_DEVICES, MIG) is accounted for. Then a float32 matrix product on each GPU, held against float64 on the
+CPU. Why it matters: one message ("unknown error", "no CUDA-capable device", 802, 803, 999) has many causes, and
 `torch.cuda.is_available()` can say True on a machine where no operation works; it is never believed here.
-Does not apply when: there is no NVIDIA GPU and nothing expects one, the GPUs were handed to nobody here, or torch is not
-installed (where no Python was named to be judged).
+Does not apply when: there is no NVIDIA GPU and nothing expects one, the GPUs were handed to nobody here, or torch is
+not installed (where no Python was named to be judged).
 Cost and disturbance: a second or two; at most 256 MB on each GPU for that time. A GPU with somebody's process on it, in
 prohibited mode, or short of memory is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
 If it is bad: the finding names the cause that the facts of this machine confirm, not only the message.
@@ -22,8 +22,8 @@ import pytest
 from gpucheck import computation, initialisation, presence
 from gpucheck.architecture import Capability, Cuda, wheels_for
 from gpucheck.computation import Seen
-from gpucheck.initialisation import Start, bad, gpus_of, hidden_by_environment, view_of
-from gpucheck.process import Value
+from gpucheck.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
+from gpucheck.process import Failure, Value
 from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Unable
 from gpucheck.visibility import VARIABLE, Gpu, bare, missing
@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.probe(
     subject="host", level="quick", essential=("driver", "torch"), disturbs="none", deadline_s=120, cost_s=1.5
 )
+# Eight GPUs without persistence mode take ten seconds and more to wake.
 INIT_S = 30.0
+ROOM_S = 1.0
+KERNEL_S = 30.0
 TORCH_S = 100.0
 IMPORT_S = 45.0
 OURS = "cuda-available"
@@ -58,7 +61,7 @@ def test_cuda_available(report: Any, host: Facts, child: Any, options: Any, aske
     if (absent := presence.nothing_to_ask(host)) is not None:
         raise absent
     with report.leg("driver"):
-        start = ask_driver(child)
+        start = asked["start"] = ask_driver(child)
         report.saw(start.line)
         judge_driver(report, host, start)
     if report.findings or report.lacking:
@@ -76,15 +79,20 @@ def test_cuda_available(report: Any, host: Facts, child: Any, options: Any, aske
 
 
 @pytest.mark.probe(subject="gpu", level="quick", essential=("matmul",), disturbs="idle", deadline_s=120, cost_s=1.5)
-def test_computes(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Any]) -> None:
+def test_computes(
+    report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Any]
+) -> None:
     """One GPU: a product of matrices has the right numbers."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
         raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
-    if (lack := no_torch(host, options)) is not None:
+    if (lack := no_torch(host, options) or hidden_on_purpose(host, card)) is not None:
         raise lack
+    start = asked["start"] = asked.get("start") or ask_driver(child)
+    if start.code != 0:
+        raise Unable(start.line, blocked_by=OURS)
     with report.leg("matmul"):
-        for one in kernels_of(host, card, ask_torch(host, child, options, asked)):
+        for one in kernels_of(card, ask_torch(host, child, options, asked)):
             if computation.status_of(one.text) in NO_IMAGE:
                 raise Unable(f"{card}: {one.text.partition(chr(10))[0]}", blocked_by=IMAGES)
             take(report, computation.judge(one, str(card)))
@@ -95,6 +103,8 @@ def test_computes(report: Any, host: Facts, child: Any, options: Any, gpu: dict[
 def ask_driver(child: Any) -> Start:
     """Start CUDA through libcuda alone, in a fresh process: the environment is read once."""
     reply = child("cuda_driver", {}, warm=False, deadline_s=INIT_S)
+    if reply.hung and reply.duration_s < INIT_S - ROOM_S:
+        raise Unable(f"time: cuInit had not returned after {reply.duration_s:.0f} s, when the budget ended")
     if reply.hung:
         return Start(None, hung=True)
     return Start.parse(value_of(reply, "libcuda.so.1"))
@@ -132,7 +142,11 @@ def judge_visible(report: Any, host: Facts, start: Start) -> None:
 def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) -> Finding | None:
     """GPUs that nothing hides and that ``who`` does not show all the same."""
     lost = missing(expected, shown)
-    return bad("gpu-hidden-device", *(f"{gpu}: {who} does not show it, and nothing hides it" for gpu in lost)) if lost else None
+    return (
+        bad("gpu-hidden-device", *(f"{gpu}: {who} does not show it, and nothing hides it" for gpu in lost))
+        if lost
+        else None
+    )
 
 
 def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
@@ -142,7 +156,9 @@ def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
         return None
     if options["python"] is None:
         return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
-    return Unable(f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS, pitfall="torch-missing")
+    return Unable(
+        f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS, pitfall="torch-missing"
+    )
 
 
 def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> Reply:
@@ -150,7 +166,9 @@ def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> R
     if "reply" not in asked:
         gpus = host.known("nvml.gpus") or ()
         spare = [bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and computation.in_use(gpu, options["disturb"])]
-        asked["reply"] = child("cuda_torch", {"kernel": "matmul", "spare": spare}, deadline_s=TORCH_S)
+        asked["reply"] = child(
+            "cuda_torch", {"kernel": "matmul", "kernel_s": KERNEL_S, "spare": spare}, deadline_s=TORCH_S
+        )
     reply: Reply = asked["reply"]
     return reply
 
@@ -158,11 +176,11 @@ def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> R
 def read(report: Any, child: Any, reply: Reply) -> Seen | None:
     """What torch saw; None when its reply is a finding instead."""
     match reply.answer:
-        case object(value=told):
+        case Value(told):
             return Seen.parse(told)
-        case object(type="TimeoutError", text=text):
+        case Failure(type="TimeoutError", text=text):
             take(report, bad("cuda-init-hangs", text))
-        case object(type="ChildProcessError", text=text):
+        case Failure(type="ChildProcessError", text=text):
             take(report, bad("native-crash", text))
         case _:
             take(report, import_cause(child, reply))
@@ -220,11 +238,8 @@ def fitting(start: Start, driver: Cuda | None) -> tuple[Wheel, ...]:
     return wheels_for(Capability.parse(capability) if capability else None, machine=platform.machine(), driver=driver)
 
 
-def kernels_of(host: Facts, card: Gpu, reply: Reply) -> tuple[computation.Kernel, ...]:
-    """What was computed on this GPU, or on slices of it. Raises NotApplicable when it is hidden on purpose."""
-    for hidden in view_of(host).hidden:
-        if hidden.gpu == card:
-            raise NotApplicable(f"env.{VARIABLE}", f"{card} is hidden on purpose", hidden.by)
+def kernels_of(card: Gpu, reply: Reply) -> tuple[computation.Kernel, ...]:
+    """What was computed on this GPU, or on slices of it."""
     seen = Seen.parse(reply.answer.value) if isinstance(reply.answer, Value) else None
     if seen is None or seen.error is not None:
         raise Unable("CUDA does not start in torch", blocked_by=OURS)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import loader_faults
+from gpucheck.process import Failure
 from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
@@ -71,9 +72,9 @@ def test_dataloader_spawn_safe(report: Report, host: Facts, child: Child, contai
 def value(reply: Reply, what: str) -> Any:
     """What the payload returned; torch that is missing, or cannot be imported, is not ours to judge."""
     match reply.answer:
-        case object(type="ModuleNotFoundError", text=text):
+        case Failure(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
-        case object(type="ImportError" | "OSError" as kind, text=text):
+        case Failure(type="ImportError" | "OSError" as kind, text=text):
             raise Unable(f"{what}: {kind}: {text}", pitfall="torch-import-failed")
     return value_of(reply, what)
 

@@ -200,7 +200,7 @@ def nvml_fails(report: Any, seen: Seen, host: Facts) -> bool:
         opened = host.known("nvml.control_node")
         report.bad("gpu-hidden-device", f"NVML: {status}; opening /dev/nvidiactl: {opened}")
     else:
-        raise Unable(f"the list of GPUs: NVML says {told(host, 'nvml.status')} ({told(host, 'nvml.gpus')})")
+        raise Unable(f"the list of GPUs: NVML: {host['nvml.gpus'].why}")
     return True
 
 

@@ -4,9 +4,9 @@ Looks at: the images that the wheel says it holds, against the compute capabilit
 code within a major number, arch-specific and family targets, integrated GPUs, PTX and its version against the driver);
 then one of torch's own kernels is launched on that GPU. For a capability that the profile expects and no GPU here has,
 the rules alone decide.
-Why it matters: a wheel without code for a GPU imports, counts it, allocates on it, and fails at the first operation; with
-PTX alone the first run compiles for minutes. The usual advice, a newer wheel, is wrong where newer wheels dropped the GPU.
-Does not apply when: there is no NVIDIA GPU and nothing expects one, or torch is not installed.
+Why it matters: a wheel without code for a GPU imports, counts it, allocates on it, and fails at the first operation;
+with PTX alone the first run compiles for minutes. The usual advice, a newer wheel, is wrong where newer wheels dropped
+the GPU. Does not apply when: there is no NVIDIA GPU and nothing expects one, or torch is not installed.
 Cost and disturbance: half a second a GPU; a few MB on it for that time. A busy GPU is left alone (`unable, gpu-busy`).
 If it is bad: the finding names the wheels that fit this GPU and this driver, or what to build.
 """
@@ -21,9 +21,10 @@ import pytest
 from gpucheck import computation, presence, wheel
 from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
 from gpucheck.computation import Seen
+from gpucheck.initialisation import hidden_on_purpose
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, NotApplicable, Unable
-from gpucheck.visibility import VARIABLE, Gpu, bare
+from gpucheck.visibility import Gpu, bare
 from gpucheck.wheel import Installed
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.probe(
     subject="host", level="quick", essential=("images",), extra=("launch",), disturbs="none", deadline_s=60, cost_s=0.5
 )
-TORCH_S = 50.0
+INIT_S = 15.0
+TORCH_S = 45.0
+KERNEL_S = 30.0
 STARTED_BY = "cuda-available"
 NO_IMAGE = (209, 222)
 
@@ -62,16 +65,20 @@ def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, a
     report.not_run("launch", f"no GPU of {' or '.join(map(str, wanted))} here")
 
 
-@pytest.mark.probe(subject="gpu", level="quick", essential=("images", "launch"), disturbs="idle", deadline_s=60, cost_s=1.0)
+@pytest.mark.probe(
+    subject="gpu", level="quick", essential=("images", "launch"), disturbs="idle", deadline_s=60, cost_s=1.0
+)
 def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Reply]) -> None:
     """One GPU: the rules, then a launch."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
         raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
-    if (lack := no_torch(host)) is not None:
+    if (lack := no_torch(host) or hidden_on_purpose(host, card)) is not None:
         raise lack
     if card.capability is None:
         raise Unable(f"the capability of {card}", blocked_by=presence.PROBE)
+    if not starts(child, asked):
+        raise Unable("a driver that starts", blocked_by=STARTED_BY)
     seen = ask(child, asked, "add", spare(host, options))
     if seen.cuda_build is None:
         raise Unable(f"CUDA in torch: {seen.build}", blocked_by=STARTED_BY)
@@ -102,11 +109,21 @@ def no_torch(host: Facts) -> NotApplicable | None:
     return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
 
 
+def starts(child: Any, asked: dict[str, Reply]) -> bool:
+    """Whether the driver starts at all: asked without torch, so that one that hangs costs little."""
+    if "driver" not in asked:
+        asked["driver"] = child("cuda_driver", {}, warm=False, deadline_s=INIT_S)
+    answer = asked["driver"].answer
+    return isinstance(answer, Value) and (answer.value["init"] or {}).get("code") == 0
+
+
 def ask(child: Any, asked: dict[str, Reply], kernel: str | None, spare: tuple[str, ...] = ()) -> Seen:
     """What torch says, asked once. Raises Unable when it gives no answer: `cuda-available` says why."""
     key = kernel or "nothing"
     if key not in asked:
-        asked[key] = child("cuda_torch", {"kernel": kernel, "spare": list(spare)}, deadline_s=TORCH_S)
+        asked[key] = child(
+            "cuda_torch", {"kernel": kernel, "kernel_s": KERNEL_S, "spare": list(spare)}, deadline_s=TORCH_S
+        )
     reply = asked[key]
     if not isinstance(reply.answer, Value):
         raise Unable(f"torch's answer: {reply.ended}, {reply.answer}", blocked_by=STARTED_BY)
@@ -136,14 +153,17 @@ def launched(report: Any, seen: Seen, card: Gpu, fit: Fit) -> None:
     ordinals = seen.ordinals(bare(uuid) for uuid in (card.uuid, *card.slices) if uuid)
     kernels = [seen.kernels[ordinal] for ordinal in ordinals if ordinal in seen.kernels]
     if not kernels:
-        raise Unable(f"{card}: torch does not show it ({VARIABLE}, or see cuda-available)", blocked_by=STARTED_BY)
+        raise Unable(f"{card}: torch does not show it", blocked_by=STARTED_BY)
     for kernel in kernels:
+        said = f"{card}: {kernel.step}: {kernel.text.strip().partition(chr(10))[0] or kernel.ended}"
         if kernel.is_right:
             if fit is Fit.NONE:
                 raise Bug(f"{card}: a kernel ran, though by the rules no image is for it")
             report.saw(f"{card}: torch's own kernel ran in {kernel.kernel_s:.2f} s, its numbers are right")
-        elif computation.status_of(kernel.text) in NO_IMAGE and report.findings:
-            report.saw(f"{card}: {kernel.step}: {kernel.text.partition(chr(10))[0]}")
+        elif computation.status_of(kernel.text) not in NO_IMAGE:
+            raise Unable(said, blocked_by=STARTED_BY)
+        elif report.findings:
+            report.saw(said)
         else:
             take(report, computation.judge(kernel, str(card)))
 

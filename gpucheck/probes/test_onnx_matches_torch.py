@@ -1,12 +1,13 @@
 """An exported model gives PyTorch's numbers in ONNX Runtime.
 
-Looks at: three small models (convolution with batch norm, transformer block, LSTM), exported by the tracing exporter, and
-one of them (deep: all) by the dynamo exporter, each with a dynamic batch; ONNX Runtime's answers against PyTorch's on
-inputs that differ from the export sample in sign, scale and batch size, 1 among them; a run in float64 that says which
-side is wrong; which execution provider really ran the nodes, from ONNX Runtime's own profile.
-Why it matters: an export that is wrong still runs. Branches, sizes and statistics frozen at export agree on the sample and
-nowhere else, and a provider that cannot be loaded is replaced by the CPU in silence.
-Does not apply when: torch, onnx or onnxruntime is not installed (extra `onnx`). Without onnxscript the dynamo leg is not run.
+Looks at: three small models (convolution with batch norm, transformer block, LSTM), exported by the tracing exporter,
+and one of them (deep: all) by the dynamo exporter, each with a dynamic batch; ONNX Runtime's answers against PyTorch's
+on inputs that differ from the export sample in sign, scale and batch size, 1 among them; a run in float64 that says
+which side is wrong; which execution provider really ran the nodes, from ONNX Runtime's own profile.
+Why it matters: an export that is wrong still runs. Branches, sizes and statistics frozen at export agree on the sample
+and nowhere else, and a provider that cannot be loaded is replaced by the CPU in silence.
+Does not apply when: torch, onnx or onnxruntime is not installed (extra `onnx`). Without onnxscript the dynamo leg is
+not run.
 Cost and disturbance: 7 s on two cores, most of it the dynamo exporter's imports; disturbs nobody, leaves nothing.
 If it is bad: each finding names model, input, size of the error and the side that is wrong.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import onnx_drift, tolerance
+from gpucheck.process import Failure
 from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
     from gpucheck.process import Reply
     from gpucheck.report import Report
 
-pytestmark = pytest.mark.probe(
-    subject="host", essential=("legacy",), extra=("dynamo",), deadline_s=180, cost_s=8
-)
+pytestmark = pytest.mark.probe(subject="host", essential=("legacy",), extra=("dynamo",), deadline_s=180, cost_s=8)
 
 MODELS = ("onnx_models:conv_norm", "onnx_models:transformer", "onnx_models:lstm")
 DYNAMO = ("onnx_models:transformer",)
@@ -45,6 +45,8 @@ def test_onnx_matches_torch(report: Report, host: Facts, child: Child, scratch_f
     """Export by each exporter, compare in a process that has never seen torch."""
     rule_out(host)
     for exporter, models in (("legacy", MODELS), ("dynamo", MODELS if report.deep else DYNAMO)):
+        if report.ruled_out is not None:
+            return
         with report.leg(exporter):
             exported = export(child, exporter, models, scratch_folder)
             made = sort_out(report, exporter, exported)
@@ -61,11 +63,11 @@ def rule_out(host: Facts) -> None:
 
 
 def value(reply: Reply, what: str) -> Any:
-    """What the payload returned. A library that is missing rules the probe out; one that cannot be loaded is not ours."""
+    """What the payload returned; a library that is missing rules the probe out, a broken torch is not ours to judge."""
     match reply.answer:
-        case object(type="ModuleNotFoundError", text=text):
+        case Failure(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.onnxruntime", f"{text}: extra `onnx`", "import in the judged Python")
-        case object(type="ImportError" | "OSError" as kind, text=text):
+        case Failure(type="ImportError" | "OSError" as kind, text=text):
             raise Unable(f"{what}: {kind}: {text}")
     return value_of(reply, what)
 
@@ -77,7 +79,8 @@ def export(child: Child, exporter: str, models: tuple[str, ...], folder: Path) -
     if answer["missing"]:
         lacking = answer["missing"]
         raise NotApplicable(f"package.{lacking}", f"{lacking} is not installed: extra `onnx`", "import")
-    return answer["models"]
+    models_made: Mapping[str, Any] = answer["models"]
+    return models_made
 
 
 def sort_out(report: Report, exporter: str, exported: Mapping[str, Any], *, ours: bool = True) -> Mapping[str, Any]:
@@ -97,14 +100,20 @@ def compare(
     args = {"models": made, "folder": str(folder), "tolerance": tolerance.as_args(), "providers": [[provider, {}]]}
     reply = child("onnx_compare", args, warm=False)
     match reply.answer:
-        case object(type="ImportError", text=text):
+        case Failure(type="ImportError", text=text):
             report.bad("ort-import-failed", f"import onnxruntime: {text}")
             return None
     return value(reply, "ONNX Runtime"), reply.errors
 
 
 def judge(
-    report: Report, exporter: str, made: Mapping[str, Any], compared: Mapping[str, Any], errors: str, *, ours: bool = True
+    report: Report,
+    exporter: str,
+    made: Mapping[str, Any],
+    compared: Mapping[str, Any],
+    errors: str,
+    *,
+    ours: bool = True,
 ) -> None:
     """Every model of one exporter: drift, fallback, or evidence that there is neither."""
     for name, model in compared["models"].items():

@@ -1,14 +1,14 @@
 """Two ranks started by torchrun meet and agree on a sum.
 
-Looks at: torchrun with two ranks over gloo on this host's own network (a free port, this machine's own name), the sum and a
-broadcast checked in each rank, and over which addresses they talked; NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME against the
-interfaces that are here; MASTER_ADDR and MASTER_PORT where they are set; requests to localhost where a proxy is set; then
-the same torchrun in a container without network.
-Why it matters: ranks that do not meet wait for ten minutes and longer, then blame IPv6, the network, or NCCL. Whether it is
-the port, the name, the interface or a proxy cannot be told from the message.
+Looks at: torchrun with two ranks over gloo on this host's own network (a free port, this machine's own name), the sum
+and a broadcast checked in each rank, and over which addresses they talked; NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME
+against the interfaces that are here; MASTER_ADDR and MASTER_PORT where they are set; requests to localhost where a
+proxy is set; then the same torchrun in a container without network.
+Why it matters: ranks that do not meet wait for ten minutes and longer, then blame IPv6, the network, or NCCL. Whether
+it is the port, the name, the interface or a proxy cannot be told from the message.
 Does not apply when: torch is not installed.
-Cost and disturbance: ten seconds on two cores, most of it three imports of torch; uses no GPU; disturbs nobody. Says nothing
-about shared memory: gloo uses none.
+Cost and disturbance: ten seconds on two cores, most of it three imports of torch; uses no GPU; disturbs nobody. Says
+nothing about shared memory: gloo uses none.
 If it is bad: the finding names the name, the address, the port or the interface, and what to set.
 """
 
@@ -109,7 +109,7 @@ def through_proxy(report: Any, host: Facts, child: Any) -> None:
 
 
 def on_host(report: Any, host: Facts, child: Any) -> None:
-    """torchrun as a user types it; where that fails, once more with the one option that shows the name to be to blame."""
+    """torchrun as a user types it; where that fails, once more with the option that shows the name to be to blame."""
     ask: Callable[..., Reply] = child
     limit_s = SHORT_S if rendezvous.is_doubtful(host) else RANKS_S
     tried = Try.parse(value_of(ask("ranks_gloo", {"limit_s": limit_s}, warm=False), "torchrun"))
@@ -126,7 +126,9 @@ def on_host(report: Any, host: Facts, child: Any) -> None:
         raise Unable("a cause, torchrun did not bring its ranks together", *tried.lines())
     take(report, finding)
     if finding.pitfall == "hostname-unresolvable":
-        again = Try.parse(value_of(ask("ranks_gloo", {"local_addr": "localhost", "limit_s": RETRY_S}, warm=False), "torchrun"))
+        again = Try.parse(
+            value_of(ask("ranks_gloo", {"local_addr": "localhost", "limit_s": RETRY_S}, warm=False), "torchrun")
+        )
         report.saw(f"with --local-addr=localhost: {'they meet' if again.met else again.lines()[0]}")
 
 

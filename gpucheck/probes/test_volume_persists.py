@@ -13,7 +13,6 @@ If it is bad: mount a volume on exactly the path that the job writes, with an ow
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from contextlib import suppress
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.probe(
 )
 SIZE_BYTES = 8 << 20
 VOLUME, BIND, DATASET = "/job/volume", "/job/bind", "/job/dataset"
-LAYER = "/tmp"  # noqa: S108 - in the container, where it is the writable layer itself
+LAYER = "/tmp"
 ROOT = "0:0"
 # A job's root may write into folders of others unless capabilities were dropped on purpose; other users are not helped.
 AS_ROOT_MAY = ("DAC_OVERRIDE", "FOWNER")
@@ -198,8 +197,6 @@ class Look:
 
     def tried(self, source: str) -> dict[str, Any]:
         """What happens to files that are created in a folder bound as ``-v source:target:ro`` binds it."""
-        if not hasattr(Bind, "recursive"):
-            raise Unable("a bind as `-v` makes it: our adapter binds nothing below a read-only folder")
         bind = Bind(source, DATASET, read_only=True, recursive=True)
         answer = self.ask({"do": "refuse", "name": self.new_name(), "folder": DATASET}, binds=(bind,), user=OTHER)[0]
         if "refused" in answer:
@@ -211,10 +208,10 @@ class Look:
     def sources(self, wanted: list[Wanted]) -> list[Wanted]:
         """Those that exist; of another one the engine would make an empty folder that belongs to root."""
         for bind in wanted:
-            if not os.path.exists(bind.source):
+            if not Path(bind.source).exists():
                 said = f"{bind.source} (profile, [expect] binds): no such file or folder"
                 self.report.bad("bind-source-missing", said, source=bind.source)
-        return [bind for bind in wanted if os.path.exists(bind.source)]
+        return [bind for bind in wanted if Path(bind.source).exists()]
 
     def at_expected(self, wanted: list[Wanted]) -> None:
         """Each bind as jobs will use it."""

@@ -8,10 +8,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.data import get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Numbers:
@@ -112,42 +115,53 @@ if multiprocessing.current_process().name == "MainProcess":
         """A class that a fresh interpreter does not have."""
 
     def nowhere() -> Numbers:
+        """A dataset of that class."""
         return Nowhere()
 
 
 def killed() -> Numbers:
+    """SIGKILL, as the OOM killer does."""
     return AtFive(_sigkill)
 
 
 def segfaults() -> Numbers:
+    """SIGSEGV, as native code does."""
     return AtFive(_segfault)
 
 
 def exits() -> Numbers:
+    """A plain exit."""
     return AtFive(_exit)
 
 
 def hangs() -> Numbers:
+    """No answer."""
     return AtFive(_hang)
 
 
 def raises() -> Numbers:
+    """An exception."""
     return AtFive(_raise)
 
 
 def with_lambda() -> Numbers:
+    """A transform that is a lambda."""
     return Carrying(lambda x: x)
 
 
 def with_file() -> Numbers:
+    """An open file, one level down."""
     return Carrying(Holder(open(os.devnull)))
 
 
 def with_lock() -> Numbers:
+    """A lock."""
     return Carrying(threading.Lock())
 
 
 def local_class() -> Numbers:
+    """A class that no module has."""
+
     class Local(Numbers):
         pass
 

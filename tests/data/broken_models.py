@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Calls(nn.Module):
@@ -111,7 +114,7 @@ def embedded() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 
 def ignores_an_input() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """A healthy model whose first input is not used; exporters drop it."""
-    return Calls(lambda unused, x: x * 3).eval(), (_signed(), _positive())
+    return Calls(lambda _, x: x * 3).eval(), (_signed(), _positive())
 
 
 def disk_full() -> tuple[nn.Module, Tensor]:

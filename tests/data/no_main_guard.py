@@ -17,6 +17,7 @@ class Numbers:
 
 
 def make() -> Numbers:
+    """The dataset."""
     return Numbers()
 
 

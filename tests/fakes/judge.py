@@ -1,7 +1,7 @@
-"""Judge the machine that this process is on by some probes, each run as the hermetic child would run it; print the results.
+"""Judge the machine that this process is on by some probes, each run as the hermetic child would; print the results.
 
-``judge.py PYTHON PROBE...``: in the namespace of a machine (:meth:`tests.fakes.machine.Machine.enter`). Facts, children and
-payloads are real; there is no engine. Prints a JSON list, a result a line of the record would have.
+``judge.py PYTHON PROBE...``: in the namespace of a machine (:meth:`tests.fakes.machine.Machine.enter`). Facts, children
+and payloads are real; there is no engine. Prints a JSON list, a result a line of the record would have.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gpucheck
 from gpucheck import facts, owner, profile, scratch
 from gpucheck.process import Children
 from gpucheck.report import Report
 from gpucheck.verdict import Result, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # A hang of NVML costs the whole of it.
 FACTS_S = 8.0
@@ -33,14 +35,10 @@ def main(python: str, *probes: str) -> list[dict[str, Any]]:
     with scratch.folder(here) as folder, Children(here.run, folder, python, ("torch",)) as children:
 
         def child(payload: str, args: Any = None, *, deadline_s: float = 120, **how: Any) -> Any:
-            return children.run(payload, args, deadline_s=min(deadline_s, LIMITS_S.get(payload, deadline_s)), **how)
+            return children.run(payload, args, deadline_s=deadline_s, **how)
 
         given = {"host": host, "options": options, "child": child}
         return [asdict(result) for probe in probes for result in judge(probe, given)]
-
-
-#: Where a stand-in hangs, the probe's own patience only costs the test's time.
-LIMITS_S = {"cuda_driver": 8.0}
 
 
 def judge(probe: str, given: dict[str, Any]) -> Iterator[Result]:
@@ -69,7 +67,7 @@ def outcome(function: Callable[..., None], report: Report, arguments: dict[str, 
 def new_report(probe: str, module: Any, function: Any, gpu: dict[str, Any] | None) -> Report:
     """An empty report for one subject."""
     marks = getattr(function, "pytestmark", None)
-    essential = (marks[0] if marks else module.pytestmark).kwargs["essential"]
+    essential = (marks[0] if marks else module.pytestmark).kwargs.get("essential", ())
     subject = Subject("gpu", gpu["uuid"] or "lost", f"GPU {gpu['index']}") if gpu else Subject("host", "id", "host")
     return Report(probe.replace("_", "-"), "a title", subject, essential=essential)
 

@@ -162,23 +162,32 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(
     return get ? (cudaError_t)get(symbol, function, version, flags, NULL) : cudaErrorInsufficientDriver;
 }
 
-EXPORT const char *cudaGetErrorString(cudaError_t code)
+static const struct {
+    int code;
+    const char *name, *text;
+} LAUNCH_ERRORS[] = {
+    {2, "cudaErrorMemoryAllocation", "out of memory"},
+    {46, "cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"},
+    {98, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {209, "cudaErrorNoKernelImageForDevice", "no kernel image is available for execution on the device"},
+    {214, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
+    {222, "cudaErrorUnsupportedPtxVersion", "the provided PTX was compiled with an unsupported toolchain."},
+    {700, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {719, "cudaErrorLaunchFailure", "unspecified launch failure"},
+};
+
+static const char *described(int code, int wants_name)
 {
     const char *text = NULL;
-    Driver get = driver("cuGetErrorString");
-    if (code == cudaErrorNoKernelImageForDevice)
-        return "no kernel image is available for execution on the device";
+    for (size_t i = 0; i < sizeof LAUNCH_ERRORS / sizeof *LAUNCH_ERRORS; i++)
+        if (LAUNCH_ERRORS[i].code == code)
+            return wants_name ? LAUNCH_ERRORS[i].name : LAUNCH_ERRORS[i].text;
+    Driver get = driver(wants_name ? "cuGetErrorName" : "cuGetErrorString");
     return get && !get(code, &text) ? text : "unrecognized error code";
 }
 
-EXPORT const char *cudaGetErrorName(cudaError_t code)
-{
-    const char *text = NULL;
-    Driver get = driver("cuGetErrorName");
-    if (code == cudaErrorNoKernelImageForDevice)
-        return "cudaErrorNoKernelImageForDevice";
-    return get && !get(code, &text) ? text : "unrecognized error code";
-}
+EXPORT const char *cudaGetErrorString(cudaError_t code) { return described(code, 0); }
+EXPORT const char *cudaGetErrorName(cudaError_t code) { return described(code, 1); }
 
 /* Kernels are known by the host function that stands for them and by their names. */
 

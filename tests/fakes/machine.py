@@ -1,4 +1,4 @@
-"""Machines that are not here: read from ``machines/*.toml``, written as libraries and as trees of ``/proc``, ``/sys``, ``/dev``.
+"""Machines that are not here: from ``machines/*.toml``; written: libraries, and trees of ``/proc``, ``/sys``, ``/dev``.
 
 A machine's libraries are C stand-ins for ``libcuda.so.1`` and ``libnvidia-ml.so.1``, compiled once; each copy reads the
 description beside it. Its tree holds what the kernel would show. Both are put where a process finds them: the libraries
@@ -84,12 +84,14 @@ class Machine:
     @property
     def driver(self) -> Mapping[str, Any]:
         """The ``[driver]`` table; empty where no driver is installed."""
-        return self.data.get("driver", {})
+        driver: Mapping[str, Any] = self.data.get("driver", {})
+        return driver
 
     @property
     def expected(self) -> Mapping[str, Any]:
-        """The ``[expect]`` table: the worst ``verdict`` of all rows, and ``pitfalls``, what is found (default: nothing)."""
-        return self.data["expect"]
+        """The ``[expect]`` table: the worst ``verdict`` of all rows, and ``pitfalls``, what is found (or none)."""
+        expected: Mapping[str, Any] = self.data["expect"]
+        return expected
 
     def environment(self, home: Path) -> dict[str, str]:
         """The variables that a process on this machine has, given where :meth:`write` wrote it."""
@@ -137,12 +139,16 @@ class Machine:
     def enter(self, home: Path, argv: list[str]) -> list[str]:
         """The command that runs ``argv`` on this machine: in a mount namespace, with its kernel's view. Needs root."""
         root = home / "root"
-        steps = ["mount --make-rprivate /"]
-        for below in ("proc/driver", "proc/modules", "proc/devices", "sys/module", "sys/bus/pci/devices"):
-            if (root / below).exists() and Path("/", below).exists():
-                steps.append(f"mount --bind {shlex.quote(str(root / below))} /{below}")
-        steps.append(f"{shlex.quote(sys.executable)} {shlex.quote(str(HERE / 'nodes.py'))} {shlex.quote(str(root))}")
-        steps.append(f"exec {shlex.join(argv)}")
+        steps = [
+            "mount --make-rprivate /",
+            *(
+                f"mount --bind {shlex.quote(str(root / below))} /{below}"
+                for below in ("proc/driver", "proc/modules", "proc/devices", "sys/module", "sys/bus/pci/devices")
+                if (root / below).exists() and Path("/", below).exists()
+            ),
+            shlex.join([sys.executable, str(HERE / "nodes.py"), str(root)]),
+            f"exec {shlex.join(argv)}",
+        ]
         return ["unshare", "--mount", "sh", "-ec", "\n".join(steps)]
 
 
@@ -191,7 +197,9 @@ class _Tree:
         driver = self.machine.driver
         version = driver["module"]
         words = "Open Kernel Module for x86_64" if driver["kind"] == "open" else "x86_64 Kernel Module"
-        text = f"NVRM version: NVIDIA UNIX {words}  {version}  Release Build  (builder@host)\nGCC version:  gcc 12.3.0\n"
+        text = (
+            f"NVRM version: NVIDIA UNIX {words}  {version}  Release Build  (builder@host)\nGCC version:  gcc 12.3.0\n"
+        )
         self._file("proc/driver/nvidia/version", text)
         self._file("sys/module/nvidia/version", f"{version}\n")
         self._file("proc/devices", "Character devices:\n195 nvidia\n195 nvidiactl\n511 nvidia-uvm\n\nBlock devices:\n")
@@ -228,7 +236,19 @@ def build(into: Path, site_packages: Path | None = None) -> Path:
 
 
 def _compile(library: Path, source: str, *flags: str) -> None:
-    argv = ["gcc", "-shared", "-fPIC", "-O1", "-w", "-fvisibility=hidden", *flags, "-o", str(library), str(HERE / source), "-ldl"]
+    argv = [
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-w",
+        "-fvisibility=hidden",
+        *flags,
+        "-o",
+        str(library),
+        str(HERE / source),
+        "-ldl",
+    ]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)

@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from textwrap import dedent, indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 @dataclass
 class Ran:

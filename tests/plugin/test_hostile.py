@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.plugin.conftest import Bench
 
 EXPECTED = {
     "site-ok": "ok",
@@ -84,7 +84,9 @@ def test_hostile_ini(full_bench: Bench, name: str) -> None:
     assert ran.status == 1, ran.out
 
 
-@pytest.mark.parametrize("args", [["-n2"], ["-n0"], ["-p", "no:xdist"], ["-p", "no:terminal"], ["-q"], ["-vv"], ["-p", "no:randomly"]])
+@pytest.mark.parametrize(
+    "args", [["-n2"], ["-n0"], ["-p", "no:xdist"], ["-p", "no:terminal"], ["-q"], ["-vv"], ["-p", "no:randomly"]]
+)
 def test_ways_of_running(full_bench: Bench, args: list[str]) -> None:
     """xdist, its absence, no terminal, quiet and verbose: same verdicts, same status."""
     full_bench.write(test_mine_py="def test_mine(): pass")
@@ -95,7 +97,7 @@ def test_ways_of_running(full_bench: Bench, args: list[str]) -> None:
 
 @pytest.mark.parametrize("args", [["-x"], ["-x", "-n2"], ["--maxfail=1"]])
 def test_stopping_at_the_first_failure(full_bench: Bench, args: list[str]) -> None:
-    """``-x`` stops the probes at the first failure; what was not reached is in the record and the status is the failure's."""
+    """``-x`` stops the probes at the first failure; the record has what was not reached; the status is 1."""
     ran = full_bench.run(*args, keyword="site_bad or site_broken")
     assert ran.verdicts == {"site-bad": "bad"}
     assert ran.status == 1, ran.out
@@ -164,7 +166,11 @@ def test_without_the_flag_the_plugin_does_nothing(full_bench: Bench) -> None:
     full_bench.write(test_mine_py="def test_mine(): pass")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--gpucheck-level=nonsense", "test_mine.py"],
-        cwd=full_bench.project, capture_output=True, text=True, timeout=60, check=False,
+        cwd=full_bench.project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0
     assert "gpucheck " not in done.stdout.replace("gpucheck-0", "")

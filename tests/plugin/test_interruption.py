@@ -17,7 +17,7 @@ import pytest
 from gpucheck.payload import family
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    from tests.plugin.conftest import Bench
 
 MOMENTS = 10
 LONGEST_S = 6.0
@@ -123,7 +123,7 @@ def test_killed_at_ten_random_moments(bench: Bench, docker_host: str, number: si
         assert wait_for_nothing(docker_host, run) == [], f"{number.name} after {after_s:.2f} s"
         rows = [json.loads(line) for line in bench.record.read_text().splitlines()]
         if number is not signal.SIGKILL and status != 0:
-            assert status == 2 or status == -number, f"{number.name} after {after_s:.2f} s"
+            assert status in {2, -number}, f"{number.name} after {after_s:.2f} s"
             assert rows[-1]["kind"] == "summary"
 
 
@@ -135,7 +135,10 @@ def test_two_runs_at_once_do_not_touch_each_other(bench: Bench, docker_host: str
     processes = [
         subprocess.Popen(
             [*bench.command(keyword="site_busy"), f"--gpucheck-record={record}"],
-            cwd=bench.project, env=env, stdout=subprocess.PIPE, text=True,
+            cwd=bench.project,
+            env=env,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for record in records
     ]
@@ -149,8 +152,14 @@ def test_a_later_run_sweeps_what_a_dead_one_left(bench: Bench, docker_host: str)
     """Where even the supervisor was killed, the next run removes container, volume and folder of the dead one."""
     arm(bench)
     env = {**os.environ, "DOCKER_HOST": docker_host}
-    process = subprocess.Popen(bench.command(keyword="site_busy"), cwd=bench.project, env=env, start_new_session=True,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        bench.command(keyword="site_busy"),
+        cwd=bench.project,
+        env=env,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     end = time.monotonic() + 30
     while time.monotonic() < end and not any("container" in t for t in traces(docker_host, run_id(bench) or "none")):
         time.sleep(0.05)

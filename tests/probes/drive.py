@@ -61,7 +61,11 @@ def containers() -> Iterator[Containers]:
     with ExitStack() as stack:
         folder = stack.enter_context(scratch.folder(here))
         judged = stack.enter_context(Children(here.run, folder, sys.executable))
-        engine = open_engine(judged, here, "auto", 30, stack.enter_context)
+
+        def keep(calls: Children) -> None:
+            stack.enter_context(calls)
+
+        engine = open_engine(judged, here, "auto", 30, keep)
         yield Containers(engine)
         ours = [thing for thing in engine.call("marked") if thing["labels"].get("gpucheck.run") == here.run]
         engine.call("remove", things=ours)

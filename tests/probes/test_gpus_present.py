@@ -177,6 +177,12 @@ def test_an_installed_driver_that_lists_nothing_is_missing_its_gpu(plant: Any) -
     assert found(judged(plant, nvml(0))) == ["gpu-missing"]
 
 
+def test_a_node_without_a_gpu_behind_it_is_missing_its_gpu(plant: Any) -> None:
+    """A device node was handed in, PCI shows nothing, and NVML opens nothing."""
+    plant.device("/dev/nvidia0")
+    assert found(judged(plant, nvml(0))) == ["gpu-missing"]
+
+
 @pytest.mark.parametrize(
     ("driver", "installed", "pitfall"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +19,13 @@ from gpucheck.report import Report
 from gpucheck.verdict import Result, Subject, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PROBE = Path(gpucheck.__file__).parent / "probes" / "test_onnx_matches_torch.py"
 DATA = str(Path(__file__).parents[1] / "data")
 INSTALLED = {"package.torch": "2", "package.onnx": "1", "package.onnxruntime": "1"}
 LSTM = "onnx_models:lstm"
+CPU = "CPUExecutionProvider"
 
 needs_all = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "onnx", "onnxscript", "onnxruntime")),
@@ -74,10 +74,11 @@ class Judge:
     probe: Any
     folder: Path
 
-    def __call__(self, child: Any, models: tuple[str, ...] = (LSTM,), *, deep: bool = False, **facts: Any) -> Result:
+    def __call__(
+        self, child: Any, models: tuple[str, ...] = (LSTM,), *, deep: bool = False, facts: dict[str, Any] | None = None
+    ) -> Result:
         """The probe's result on those models, taken for our own; by dynamo none unless ``deep``."""
-        known = {name.replace("__", "."): value for name, value in facts.items()}
-        rows = [Fact(name, value, "the test") for name, value in {**INSTALLED, **known}.items()]
+        rows = [Fact(name, value, "the test") for name, value in {**INSTALLED, **(facts or {})}.items()]
         families = [Fact("package.*", source="the test")]
         report = Report("onnx-matches-torch", "t", Subject("host", "x", "here"), essential=("legacy",), deep=deep)
         error = None
@@ -88,7 +89,7 @@ class Judge:
                 error = raised
         return report.result(error)
 
-    def of_a_user(self, children: Children, model: str, exporter: str = "legacy", provider: str | None = None) -> Result:
+    def of_a_user(self, children: Children, model: str, exporter: str = "legacy", provider: str = CPU) -> Result:
         """A leg on a model of `tests/data/broken_models.py`, taken for a user's."""
         report = Report("onnx-matches-torch", "t", Subject("host", "x", "here"))
         child = Seeded(children, {"onnx_export": {"path": [DATA]}})
@@ -98,7 +99,7 @@ class Judge:
             with report.leg(exporter):
                 exported = self.probe.export(child, exporter, (spec,), self.folder)
                 made = self.probe.sort_out(report, exporter, exported, ours=False)
-                compared = self.probe.compare(report, child, made, provider or self.probe.CPU, self.folder)
+                compared = self.probe.compare(report, child, made, provider, self.folder)
                 self.probe.judge(report, exporter, made, *compared, ours=False)
         except Exception as raised:  # noqa: BLE001 - as above
             error = raised
@@ -167,7 +168,7 @@ def test_deep_exports_every_model_by_both(judge: Judge, children: Children) -> N
 def test_without_a_package_it_does_not_apply(judge: Judge, children: Children, package: str) -> None:
     """A known fact rules it out, with the name of the extra; no child is started."""
     child = Seeded(children)
-    result = judge(child, **{f"package__{package}": None})
+    result = judge(child, facts={f"package.{package}": None})
     assert result.verdict is Verdict.NOT_APPLICABLE
     assert result.because is not None
     assert result.because.value == f"{package} is not installed: extra `onnx`"
@@ -184,7 +185,8 @@ def _module(folder: Path, name: str, body: str) -> dict[str, str]:
 @needs_all
 def test_a_runtime_that_only_another_name_provides_is_looked_for(judge: Judge, children: Children) -> None:
     """onnxruntime-gpu is an onnxruntime; its absence under one name rules nothing out."""
-    result = judge(Seeded(children), package__onnxruntime=None, **{"package__onnxruntime-gpu": "1.31"})
+    facts = {"package.onnxruntime": None, "package.onnxruntime-gpu": "1.31"}
+    result = judge(Seeded(children), facts=facts)
     assert result.verdict is Verdict.OK
 
 
@@ -195,6 +197,7 @@ def test_a_runtime_that_is_not_there_after_all(judge: Judge, children: Children,
     env = _module(tmp_path, "onnxruntime", body)
     result = judge(Seeded(children, env={"onnx_compare": env}))
     assert result.verdict is Verdict.NOT_APPLICABLE
+    assert [missed.leg for missed in result.not_run] == ["legacy"]
 
 
 @needs_all
@@ -310,7 +313,7 @@ def test_a_full_disk_is_not_our_bug(judge: Judge, children: Children) -> None:
     ],
 )
 def test_onnx_provider_fallback(judge: Judge, children: Children, provider: str, words: str) -> None:
-    """A provider that is not built in, and one that the session names and that runs nothing: who ran the nodes decides."""
+    """A provider that is not built in, and one that the session names and that runs nothing: the nodes decide."""
     result = judge.of_a_user(children, LSTM, provider=provider)
     assert found(result) == [("onnx-provider-fallback", "bad")]
     assert f"asked for {provider}; CPUExecutionProvider ran" in evidence(result)

@@ -40,24 +40,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """The environment of a `ci/engine` whose folder is `folder` and that sees no engine of this machine."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DOCKER_", "GPUCHECK_"))
-    }
-    return (
-        kept | {"GPUCHECK_ENGINE_DIR": str(folder), "GPUCHECK_ENGINE_SYSTEM": ""} | more
-    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "GPUCHECK_"))}
+    return kept | {"GPUCHECK_ENGINE_DIR": str(folder), "GPUCHECK_ENGINE_SYSTEM": ""} | more
 
 
-def call(
-    folder: Path, *arguments: str, **more: str
-) -> subprocess.CompletedProcess[str]:
+def call(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run `ci/engine`; its pipes must close, or this times out."""
     argv, env = [str(ENGINE), *arguments], environment(folder, **more)
-    return subprocess.run(
-        argv, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 def processes_of(folder: Path) -> list[int]:
@@ -65,9 +55,7 @@ def processes_of(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            family = (
-                (process / "comm").read_text().startswith(("dockerd", "containerd"))
-            )
+            family = (process / "comm").read_text().startswith(("dockerd", "containerd"))
             if family and str(folder) in (process / "cmdline").read_text():
                 found.append(int(process.name))
     return found
@@ -83,9 +71,7 @@ def assert_no_trace(folder: Path) -> None:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder for an engine, which is stopped afterwards whatever happened."""
-    with tempfile.TemporaryDirectory(
-        prefix="ci-engine-"
-    ) as parent:  # tmp_path is too long to hold a socket
+    with tempfile.TemporaryDirectory(prefix="ci-engine-") as parent:  # tmp_path is too long to hold a socket
         folder = Path(parent) / "engine"
         try:
             yield folder
@@ -141,24 +127,15 @@ def empty_image() -> bytes:
 
 def host_folders() -> list[Any]:
     """The host's program folders, to be bound read-only where the empty image has none."""
-    names = [
-        name
-        for name in ("/usr", "/lib", "/lib64", "/bin", "/sbin")
-        if Path(name).exists()
-    ]
-    return [
-        docker.types.Mount(name, os.path.realpath(name), "bind", read_only=True)
-        for name in names
-    ]
+    names = [name for name in ("/usr", "/lib", "/lib64", "/bin", "/sbin") if Path(name).exists()]
+    return [docker.types.Mount(name, os.path.realpath(name), "bind", read_only=True) for name in names]
 
 
 def python(client: Any, code: str, **settings: Any) -> tuple[dict[str, Any], str]:
     """Run the host's Python in a container; return its final state and what it printed."""
     mounts = host_folders()
     settings = {"network_mode": "none"} | settings
-    container = client.containers.create(
-        "empty:1", ["/usr/bin/python3", "-S", "-c", code], mounts=mounts, **settings
-    )
+    container = client.containers.create("empty:1", ["/usr/bin/python3", "-S", "-c", code], mounts=mounts, **settings)
     try:
         container.start()
         container.wait(timeout=20)
@@ -174,9 +151,7 @@ class Pong(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Answer one request."""
         self.rfile.readline()
-        self.wfile.write(
-            b"HTTP/1.1 200 OK\r\nServer: Fake/1.0\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK"
-        )
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nServer: Fake/1.0\r\nConnection: close\r\nContent-Length: 2\r\n\r\nOK")
 
 
 class Drip(socketserver.StreamRequestHandler):
@@ -192,15 +167,11 @@ class Drip(socketserver.StreamRequestHandler):
 
 
 @contextlib.contextmanager
-def listening(
-    path: Path, handler: type[socketserver.BaseRequestHandler]
-) -> Iterator[str]:
+def listening(path: Path, handler: type[socketserver.BaseRequestHandler]) -> Iterator[str]:
     """A server on the unix socket `path`; gives its address."""
     with socketserver.ThreadingUnixStreamServer(str(path), handler) as server:
         server.daemon_threads = True
-        threading.Thread(
-            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-        ).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         yield f"unix://{path}"
         server.shutdown()
 
@@ -235,9 +206,7 @@ def test_status_is_1_when_no_engine_answers(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["DOCKER_HOST", "GPUCHECK_ENGINE_SYSTEM"])
-def test_an_engine_that_answers_is_used_and_never_stopped(
-    folder: Path, tmp_path: Path, variable: str
-) -> None:
+def test_an_engine_that_answers_is_used_and_never_stopped(folder: Path, tmp_path: Path, variable: str) -> None:
     """Start uses the engine that answers, makes no folder, and stop leaves that engine alone."""
     path = tmp_path / "other.sock"
     with listening(path, Pong) as address:
@@ -306,9 +275,7 @@ def test_only_root_can_start_one() -> None:
         ("echo boom; while :; do sleep 0.1; done", "1 s"),
     ],
 )
-def test_a_dockerd_that_fails_shows_its_log_and_leaves_nothing(
-    folder: Path, script: str, words: str
-) -> None:
+def test_a_dockerd_that_fails_shows_its_log_and_leaves_nothing(folder: Path, script: str, words: str) -> None:
     """A dockerd that ends or never answers makes start print the end of its log, clean up and exit 1."""
     path = fake_tool(folder.parent / "tools", "dockerd", script)
     result = call(folder, "start", PATH=path, GPUCHECK_ENGINE_DEADLINE_S="1")
@@ -332,20 +299,18 @@ def test_a_folder_with_something_else_in_it_is_neither_used_nor_removed(
     assert (folder / "thesis.txt").exists()
 
 
-def without_dockerd(
-    folder: Path, distribution: str, apt: str
-) -> subprocess.CompletedProcess[str]:
+def without_dockerd(folder: Path, distribution: str, apt: str) -> subprocess.CompletedProcess[str]:
     """Run start where no dockerd is seen, os-release names `distribution`, and apt-get is the script `apt`."""
     release = folder.parent / "os-release"
     release.write_text(f"ID={distribution}\n")
     dockerd = os.path.realpath(shutil.which("dockerd", path=SBIN) or "")
     path = fake_tool(folder.parent / "tools", "apt-get", apt)
-    hide = f"mount --bind /dev/null {dockerd} && mount --bind {release} $(realpath /etc/os-release) && exec {ENGINE} start"
+    hide = (
+        f"mount --bind /dev/null {dockerd} && mount --bind {release} $(realpath /etc/os-release) && exec {ENGINE} start"
+    )
     env = environment(folder, PATH=path, DOCKERD=dockerd)
     argv = ["unshare", "--mount", "sh", "-c", hide]
-    return subprocess.run(
-        argv, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 @needs_dockerd
@@ -366,10 +331,7 @@ def test_on_debian_it_installs_docker_and_starts_it(folder: Path) -> None:
         'echo "apt-get $*"; case $* in *install*) umount "$DOCKERD" ;; esac',
     )
     assert exported(result) == f"unix://{folder}/docker.sock"
-    assert (
-        "install -y --no-install-recommends --no-remove docker.io iptables ca-certificates\n"
-        in result.stderr
-    )
+    assert "install -y --no-install-recommends --no-remove docker.io iptables ca-certificates\n" in result.stderr
 
 
 @needs_dockerd
@@ -377,9 +339,7 @@ def test_a_failed_installation_is_said(folder: Path) -> None:
     """When apt-get fails, start says so after apt-get's own words and exits 1."""
     result = without_dockerd(folder, "debian", "echo 'E: no network'; exit 100")
     assert (result.returncode, result.stdout) == (1, "")
-    assert (
-        "E: no network\nci/engine: apt-get could not install docker.io" in result.stderr
-    )
+    assert "E: no network\nci/engine: apt-get could not install docker.io" in result.stderr
 
 
 # The life of a private dockerd
@@ -390,9 +350,7 @@ def test_starts_and_stops_can_be_repeated(folder: Path) -> None:
     """Two starts at once and one more give one dockerd, status knows it as private, and two stops leave nothing."""
     with ThreadPoolExecutor() as pool:
         both = list(pool.map(lambda _: call(folder, "start"), range(2)))
-    assert {exported(started) for started in [*both, call(folder, "start")]} == {
-        f"unix://{folder}/docker.sock"
-    }
+    assert {exported(started) for started in [*both, call(folder, "start")]} == {f"unix://{folder}/docker.sock"}
     assert len(processes_of(folder)) == len(["dockerd", "containerd"])
     status = call(folder, "status")
     assert status.returncode == 0
@@ -420,13 +378,9 @@ def test_it_outlives_the_session_that_started_it(folder: Path) -> None:
 
 @needs_dockerd
 @pytest.mark.parametrize("after_s", [0.03, 0.06, 0.1, 0.15])
-def test_a_start_that_is_killed_leaves_nothing_that_stop_cannot_find(
-    folder: Path, after_s: float
-) -> None:
+def test_a_start_that_is_killed_leaves_nothing_that_stop_cannot_find(folder: Path, after_s: float) -> None:
     """Whenever start is killed, stop finds and removes what it had begun."""
-    with subprocess.Popen(
-        [str(ENGINE), "start"], env=environment(folder), start_new_session=True
-    ) as starting:
+    with subprocess.Popen([str(ENGINE), "start"], env=environment(folder), start_new_session=True) as starting:
         time.sleep(after_s)
         os.killpg(starting.pid, signal.SIGKILL)
     assert call(folder, "stop").returncode == 0
@@ -437,9 +391,7 @@ def test_a_start_that_is_killed_leaves_nothing_that_stop_cannot_find(
 @needs_dockerd
 def test_a_killed_dockerd_is_cleared_away_with_its_containers(folder: Path) -> None:
     """After a SIGKILL of dockerd, start clears what it left, running containers too, and starts a new one."""
-    with contextlib.closing(
-        docker.DockerClient(base_url=exported(call(folder, "start")), timeout=20)
-    ) as client:
+    with contextlib.closing(docker.DockerClient(base_url=exported(call(folder, "start")), timeout=20)) as client:
         client.api.import_image_from_data(empty_image(), repository="empty", tag="1")
         sleeper = client.containers.run(
             "empty:1",
@@ -452,9 +404,7 @@ def test_a_killed_dockerd_is_cleared_away_with_its_containers(folder: Path) -> N
     pid = sleeper.attrs["State"]["Pid"]
     os.kill(int((folder / "dockerd.pid").read_text()), signal.SIGKILL)
     assert exported(call(folder, "start")) == f"unix://{folder}/docker.sock"
-    assert not Path(
-        f"/proc/{pid}/exe"
-    ).exists()  # a zombie that nobody reaps has no exe
+    assert not Path(f"/proc/{pid}/exe").exists()  # a zombie that nobody reaps has no exe
     assert call(folder, "stop").returncode == 0
     assert_no_trace(folder)
 
@@ -497,9 +447,7 @@ def test_any_folder_will_do(tmp_path: Path, name: str) -> None:
             timeout=TIMEOUT_S,
             check=True,
         ).stdout
-        with contextlib.closing(
-            docker.DockerClient(base_url=address, timeout=20)
-        ) as client:
+        with contextlib.closing(docker.DockerClient(base_url=address, timeout=20)) as client:
             assert client.info()["DockerRootDir"] == f"{folder}/data"
     finally:
         call(folder, "stop")
@@ -512,18 +460,14 @@ def test_on_an_overlay_it_falls_back_to_vfs(tmp_path: Path) -> None:
     """Where an overlay cannot be stacked, the storage driver is vfs."""
     for name in ("lower", "upper", "work", "merged"):
         (tmp_path / name).mkdir()
-    options = ",".join(
-        f"{name}dir={tmp_path / name}" for name in ("lower", "upper", "work")
-    )
+    options = ",".join(f"{name}dir={tmp_path / name}" for name in ("lower", "upper", "work"))
     subprocess.run(
         ["mount", "-t", "overlay", "-o", options, "overlay", tmp_path / "merged"],
         check=True,
     )
     try:
         started = call(tmp_path / "merged" / "engine", "start")
-        with contextlib.closing(
-            docker.DockerClient(base_url=exported(started), timeout=20)
-        ) as client:
+        with contextlib.closing(docker.DockerClient(base_url=exported(started), timeout=20)) as client:
             assert client.info()["Driver"] == "vfs"
     finally:
         call(tmp_path / "merged" / "engine", "stop")
@@ -536,7 +480,7 @@ def test_on_an_overlay_it_falls_back_to_vfs(tmp_path: Path) -> None:
 @needs_dockerd
 def test_the_hosts_python_runs_as_an_ordinary_user_without_rights(client: Any) -> None:
     """An empty image with the host's /usr bound runs Python as uid 1000, read-only, with no capability to gain."""
-    code = "import os; print(os.getuid(), *[line for line in open('/proc/self/status') if line[:6] in ('CapEff', 'NoNewP')])"
+    code = "import os; print(os.getuid(), *[line for line in open('/proc/self/status') if line[:6] in {'CapEff', 'NoNewP'}])"
     state, printed = python(
         client,
         code,
@@ -565,9 +509,7 @@ def test_a_read_only_container_has_a_writable_shm_of_the_size_asked_for(
 @needs_dockerd
 def test_a_memory_limit_kills_with_137_and_oomkilled(client: Any) -> None:
     """Beyond the memory limit the kernel kills, and the engine knows why."""
-    state, _ = python(
-        client, "bytearray(200 << 20)", mem_limit="32m", memswap_limit="32m"
-    )
+    state, _ = python(client, "bytearray(200 << 20)", mem_limit="32m", memswap_limit="32m")
     assert (state["ExitCode"], state["OOMKilled"]) == (137, True)
 
 
@@ -591,6 +533,4 @@ def test_the_networks_are_none_and_host(client: Any) -> None:
     """Network none has the loopback alone, network host the host's interfaces."""
     code = "import os; print(*sorted(os.listdir('/sys/class/net')))"
     assert python(client, code)[1].split() == ["lo"]
-    assert python(client, code, network_mode="host")[1].split() == sorted(
-        os.listdir("/sys/class/net")
-    )
+    assert python(client, code, network_mode="host")[1].split() == sorted(os.listdir("/sys/class/net"))

@@ -143,7 +143,7 @@ def test_best_fit_takes_the_best_rung() -> None:
 )
 def test_the_flags_of_a_real_wheel(device: str, expected: Fit) -> None:
     """The list that torch 2.14.1+cu130 reports gives the verdicts that were measured on its library."""
-    flags = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120".split()
+    flags = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
     assert best_fit(map(Image.parse, flags), Capability.parse(device), toolkit=CU130, driver=CU130) is expected
 
 
@@ -250,7 +250,9 @@ def test_wheels_that_fit(device: str, machine: str, driver: str | None, expected
         pytest.param("14.0", "13.0", None, False, id="nothing fits: no advice either way"),
     ],
 )
-def test_a_newer_wheel_can_be_the_wrong_advice(device: str, toolkit: str, driver: str | None, *, expected: bool) -> None:
+def test_a_newer_wheel_can_be_the_wrong_advice(
+    device: str, toolkit: str, driver: str | None, *, expected: bool
+) -> None:
     """It is wrong when each series that fits is of an older CUDA than the one installed."""
     newest = Cuda.parse(driver) if driver else None
     judged = newer_is_wrong(Capability.parse(device), machine="x86_64", toolkit=Cuda.parse(toolkit), driver=newest)

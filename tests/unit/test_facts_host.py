@@ -77,13 +77,15 @@ def test_an_unreadable_serial_number_is_unknown(plant: Any) -> None:
         ({}, OVERLAY, "12:cpu:/docker/0a1b2c3d", {}, "docker"),
         ({}, OVERLAY, "0::/machine.slice/libpod-0a1b.scope", {}, "podman"),
         ({}, OVERLAY, "0::/system.slice/docker.service", {}, "other"),
+        ({}, OVERLAY, "0::/kubepods.slice", {}, "kubernetes"),
+        ({}, OVERLAY, "0::/lxc.payload.c1", {}, "lxc"),
         ({"/run/systemd/container": "lxc\n"}, "1 0 0:9 / / rw - zfs pool rw\n", "0::/", {}, "lxc"),
         ({"/run/systemd/system/x": ""}, OVERLAY, "0::/init.scope", {}, "none"),
         ({"/.dockerenv": ""}, "1 0 254:0 / / rw - ext4 /dev/vda rw\n", "0::/", {}, "none"),
         ({"/.dockerenv": ""}, "1 0 8:1 /var/lib/docker/x / rw - ext4 /dev/sda1 rw\n", "0::/", {}, "docker"),
     ],
 )
-def test_kinds_of_container_are_told_apart(  # noqa: PLR0913, PLR0917 - the columns of a table
+def test_kinds_of_container_are_told_apart(
     plant: Any, files: dict[str, str], mountinfo: str | None, cgroup: str, environ: dict[str, str], kind: str
 ) -> None:
     """Files, cgroup and variables say which kind; a whole disk at / says none, also when it was made from an image."""
@@ -122,10 +124,12 @@ def test_the_tightest_quota_up_the_tree_binds(plant: Any) -> None:
     """Version 2: the smallest cpu.max of our cgroup and its parents."""
     plant.file("/proc/self/mountinfo", OVERLAY + "2 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     plant.file("/proc/self/cgroup", "0::/a/b\n")
-    plant.file("/sys/fs/cgroup/a/b/cpu.max", "max 100000\n")
+    plant.file("/sys/fs/cgroup/a/b/cpu.max", "200000 100000\n")
+    plant.file("/sys/fs/cgroup/cpu.max", "max 100000\n")
     plant.file("/sys/fs/cgroup/a/cpu.max", "50000 100000\n")
     plant.file("/sys/fs/cgroup/a/memory.max", "1073741824\n")
-    plant.file("/sys/fs/cgroup/a/b/memory.max", "max\n")
+    plant.file("/sys/fs/cgroup/a/b/memory.max", "2147483648\n")
+    plant.file("/sys/fs/cgroup/memory.max", "max\n")
     plant.file("/sys/fs/cgroup/a/b/memory.events", "oom 3\noom_kill 2\n")
     assert known(plant, "cgroup.version") == 2
     assert known(plant, "cpu.quota") == 0.5
@@ -152,6 +156,15 @@ def test_version_1_is_read_inside_a_container_without_a_namespace(plant: Any) ->
     assert known(plant, "cpu.quota") == 1.5
     assert known(plant, "memory.limit_bytes") is None
     assert known(plant, "memory.oom_kills") == 5
+
+
+def test_a_cgroup_that_is_mounted_elsewhere_is_read_where_it_is(plant: Any) -> None:
+    """Moved to a cgroup outside of what is mounted: the mounted part is all that can be read, and nothing beside it."""
+    plant.file("/proc/self/mountinfo", OVERLAY + "2 1 0:26 /docker/0a1b /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    plant.file("/proc/self/cgroup", "0::/user.slice\n")
+    plant.file("/sys/fs/cgroup/cpu.max", "300000 100000\n")
+    plant.file("/sys/user.slice/cpu.max", "100000 100000\n")
+    assert known(plant, "cpu.quota") == 3
 
 
 def test_no_quota_is_known_and_no_cgroup_is_not(plant: Any) -> None:
@@ -346,6 +359,8 @@ def test_interfaces_of_a_made_machine_are_read(plant: Any) -> None:
     ]
     assert known(plant, "net.loopback_ipv6") is True
     assert why(plant, "net.loopback_ipv4")
+    plant.file("/sys/class/net/lo/flags", "0x8\n")
+    assert known(plant, "net.loopback_ipv6") is False
 
 
 def test_interfaces_of_this_machine_have_their_addresses() -> None:
@@ -411,7 +426,7 @@ def test_selinux_and_the_clocks_keeper_are_read(plant: Any) -> None:
 
 def test_only_listed_variables_become_facts(plant: Any) -> None:
     """The environment is read by the list of names; a secret beside them is not."""
-    found = plant.facts("env.NCCL_DEBUG", NCCL_DEBUG="INFO", HF_TOKEN="hf_planted_secret")  # noqa: S106 - planted
+    found = plant.facts("env.NCCL_DEBUG", NCCL_DEBUG="INFO", HF_TOKEN="hf_planted_secret")
     assert found.known("env.NCCL_DEBUG") == "INFO"
     assert found["env.NCCL_P2P_DISABLE"].is_known
     assert "planted" not in json.dumps(found.to_json())

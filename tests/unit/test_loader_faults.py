@@ -19,8 +19,12 @@ RuntimeError:
 NOT_FOUND = "Traceback (most recent call last):\nAttributeError: Can't get attribute 'D' on <module 'x' from 'x.py'>\n"
 NO_MODULE = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'tests'\n"
 BUS = "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
-FORKED = "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nRuntimeError: Cannot re-initialize CUDA in forked subprocess."
+FORKED = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
+RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must"""
 ANCDATA = "RuntimeError: received 0 items of ancdata"
+KILLED = "RuntimeError: DataLoader worker (pid 17) is killed by signal: Killed. "
+SEGV = "ERROR: Unexpected segmentation fault encountered in worker.\n"
+BUS_ERROR = f"{AWAY}\nRuntimeError: DataLoader worker (pid 17) is killed by signal: Bus error. "
 FULL = "RuntimeError: unable to allocate shared memory(shm) for file </torch_9_8_7>: No space left on device (28)"
 
 
@@ -40,10 +44,10 @@ FULL = "RuntimeError: unable to allocate shared memory(shm) for file </torch_9_8
         (Fault("running", FULL), "shm-too-small"),
         (Fault("running", AWAY, (-7,), BUS), "shm-too-small"),
         (Fault("running", AWAY, (-7,)), "shm-too-small"),
-        (Fault("running", f"{AWAY}\nRuntimeError: DataLoader worker (pid 17) is killed by signal: Bus error. "), "shm-too-small"),
+        (Fault("running", BUS_ERROR), "shm-too-small"),
         (Fault("running", AWAY, (-9,)), "dataloader-worker-died"),
-        (Fault("running", AWAY, (-11,), "ERROR: Unexpected segmentation fault encountered in worker.\n"), "dataloader-worker-died"),
-        (Fault("running", "RuntimeError: DataLoader worker (pid 17) is killed by signal: Killed. "), "dataloader-worker-died"),
+        (Fault("running", AWAY, (-11,), SEGV), "dataloader-worker-died"),
+        (Fault("running", KILLED), "dataloader-worker-died"),
         (Fault("running", "RuntimeError: DataLoader timed out after 20 seconds"), "dataloader-timeout"),
         (Fault("running", "KeyError: Caught KeyError in DataLoader worker process 0."), None),
         (Fault("loading", "AttributeError: module 'x' has no attribute 'make'"), None),

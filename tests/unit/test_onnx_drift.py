@@ -88,7 +88,7 @@ def test_randomness_comes_before_blame() -> None:
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_frozen_is_said_only_when_the_sample_agrees(right: bool) -> None:  # noqa: FBT001 - a case of the test
+def test_frozen_is_said_only_when_the_sample_agrees(right: bool) -> None:
     """Agreement on the sample alone is what freezing looks like."""
     sample = output() if right else output(apart=FAR)
     lines = drift("m", model(case("sample", 2, sample), case("negated", 2, output(apart=FAR))))
@@ -123,9 +123,14 @@ def test_slips(shown: dict[str, Any], found: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "fell_back"),
-    [({CPU: 8}, True), ({}, True), ({"CUDAExecutionProvider": 7, CPU: 1}, False), ({"CUDAExecutionProvider": 8}, False)],
+    [
+        ({CPU: 8}, True),
+        ({}, True),
+        ({"CUDAExecutionProvider": 7, CPU: 1}, False),
+        ({"CUDAExecutionProvider": 8}, False),
+    ],
 )
-def test_fallback(nodes: dict[str, int], fell_back: bool) -> None:  # noqa: FBT001 - a case of the test
+def test_fallback(nodes: dict[str, int], fell_back: bool) -> None:
     """The provider that was asked for must have run nodes; a few shape computations on the CPU are normal."""
     assert (fallback("CUDAExecutionProvider", model(nodes=nodes)) is not None) is fell_back
 

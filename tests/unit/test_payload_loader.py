@@ -1,4 +1,4 @@
-"""The payload that reads a DataLoader: run for real in children; every fault is made by the dataset or by the kernel."""
+"""The payload that reads a DataLoader, run in children: every fault is made by the dataset or by the kernel."""
 
 from __future__ import annotations
 

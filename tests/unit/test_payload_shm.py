@@ -257,7 +257,10 @@ def test_torch_leaves_no_name_behind_for_the_batch_it_lost() -> None:
 # -------------------------------------------------------------------------------------------- census
 
 LITTER = """
-import mmap, os, shm_census
+import ctypes, os, shm_census
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
 
 
 def put(name, mib):
@@ -288,8 +291,9 @@ def main(args):
     put("mapped", 7)
     put("below/plain", 1)
     kept = open("/dev/shm/nccl-open")
-    with open("/dev/shm/mapped", "r+b") as stream:
-        memory = mmap.mmap(stream.fileno(), 0)
+    with open("/dev/shm/mapped") as stream:
+        # Python's own mmap would keep a descriptor, as NCCL does not.
+        libc.mmap(None, ctypes.c_size_t(7 << 20), 1, 1, stream.fileno(), ctypes.c_long(0))
     put("gone", 4)
     gone = open("/dev/shm/gone")
     os.unlink("/dev/shm/gone")

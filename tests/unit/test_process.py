@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,13 +14,15 @@ from gpucheck.payload import family
 from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Go = Callable[..., Reply]
 
 PAYLOADS = {
     "answers": "def main(args):\n    return args['x'] + 1\n",
     "raises": "def main(args):\n    raise LookupError('nothing there')\n",
     "unjson": "def main(args):\n    return object()\n",
-    "prints": "def main(args):\n    print('{\"gpucheck\": 1, \"value\": 2}')\n    return 3\n",
+    "prints": 'def main(args):\n    print(\'{"gpucheck": 1, "value": 2}\')\n    return 3\n',
     "exits": "import os\ndef main(args):\n    os._exit(7)\n",
     "segv": "import ctypes\ndef main(args):\n    ctypes.string_at(0)\n",
     "bus": (
@@ -42,7 +44,9 @@ PAYLOADS = {
         "        signal.signal(n, signal.SIG_IGN)\n"
         "    time.sleep(300)\n"
     ),
-    "floods": "def main(args):\n    for i in range(300000):\n        print('x' * 99)\n    print('the end')\n    return 1\n",
+    "floods": (
+        "def main(args):\n    for i in range(300000):\n        print('x' * 99)\n    print('the end')\n    return 1\n"
+    ),
     "daemon": (
         "import os, time\n"
         "def main(args):\n"
@@ -54,7 +58,7 @@ PAYLOADS = {
         "    return 1\n"
     ),
     "huge": "def main(args):\n    return 'x' * (2 << 20)\n",
-    "progresses": "import envelope\ndef main(args):\n    envelope.progress('one')\n    envelope.progress('two')\n    return 0\n",
+    "progresses": "import envelope\ndef main(args):\n    envelope.progress('one')\n    envelope.progress('two')\n",
     "forger": (
         "import glob, json, os, sys, time\n"
         "def main(args):\n"
@@ -95,23 +99,25 @@ def warm(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def run(children: Children, payloads: Path, warm: bool):  # noqa: ANN201 - a function with keywords of its own
+def run(children: Children, payloads: Path, warm: bool) -> Go:
     """Run one of the payloads."""
 
-    def go(name: str, deadline_s: float = 20, **how: object) -> Reply:
-        return children.run(str(payloads / f"{name}.py"), {"x": 1, **how.pop("args", {})}, deadline_s=deadline_s, warm=warm, **how)
+    def go(name: str, deadline_s: float = 20, **how: Any) -> Reply:
+        return children.run(
+            str(payloads / f"{name}.py"), {"x": 1, **how.pop("args", {})}, deadline_s=deadline_s, warm=warm, **how
+        )
 
     return go
 
 
-def test_value(run) -> None:  # noqa: ANN001 - see the fixture
+def test_value(run: Go) -> None:
     """What a payload returns comes back."""
     reply = run("answers")
     assert reply.answer == Value(2)
     assert (reply.ended.kind, reply.ended.code) == ("exit", 0)
 
 
-def test_failure_is_data(run) -> None:  # noqa: ANN001
+def test_failure_is_data(run: Go) -> None:
     """An exception in a payload comes back as its type and text."""
     answer = run("raises").answer
     assert isinstance(answer, Failure)
@@ -119,7 +125,7 @@ def test_failure_is_data(run) -> None:  # noqa: ANN001
     assert isinstance(run("unjson").answer, Failure)
 
 
-def test_what_a_payload_prints_is_no_answer(run) -> None:  # noqa: ANN001
+def test_what_a_payload_prints_is_no_answer(run: Go) -> None:
     """A payload that prints something that looks like an envelope is not believed; its real answer is."""
     reply = run("prints")
     assert reply.answer == Value(3)
@@ -130,14 +136,14 @@ def test_what_a_payload_prints_is_no_answer(run) -> None:  # noqa: ANN001
     ("name", "kind", "code", "signal"),
     [("exits", "exit", 7, None), ("segv", "signal", None, "SIGSEGV"), ("bus", "signal", None, "SIGBUS")],
 )
-def test_deaths_are_told_apart(run, name: str, kind: str, code: int | None, signal: str | None) -> None:  # noqa: ANN001
+def test_deaths_are_told_apart(run: Go, name: str, kind: str, code: int | None, signal: str | None) -> None:
     """A payload that dies in the middle gave no answer, and the way it died is known."""
     reply = run(name)
     assert reply.answer == NoAnswer()
     assert (reply.ended.kind, reply.ended.code, reply.ended.signal) == (kind, code, signal)
 
 
-def test_out_of_memory_is_a_failure(run) -> None:  # noqa: ANN001
+def test_out_of_memory_is_a_failure(run: Go) -> None:
     """A payload that hits its own address-space limit fails with MemoryError."""
     answer = run("memory", limits={"as": 1 << 32}).answer
     assert isinstance(answer, Failure)
@@ -145,7 +151,7 @@ def test_out_of_memory_is_a_failure(run) -> None:  # noqa: ANN001
 
 
 @pytest.mark.parametrize("name", ["hangs", "deaf"])
-def test_hang_ends_at_the_deadline_and_says_where(run, name: str) -> None:  # noqa: ANN001
+def test_hang_ends_at_the_deadline_and_says_where(run: Go, name: str) -> None:
     """A payload that hangs, deaf to signals or not, ends at our deadline with the stack of where it hung."""
     began = time.monotonic()
     reply = run(name, deadline_s=1.0)
@@ -156,7 +162,7 @@ def test_hang_ends_at_the_deadline_and_says_where(run, name: str) -> None:  # no
     assert not any("supervisor.py" in line for line in reply.ended.where)
 
 
-def test_flood_costs_nothing(run) -> None:  # noqa: ANN001
+def test_flood_costs_nothing(run: Go) -> None:
     """Of thirty megabytes of output the first and the last part are kept, and the gap is marked."""
     reply = run("floods")
     assert reply.answer == Value(1)
@@ -165,7 +171,7 @@ def test_flood_costs_nothing(run) -> None:  # noqa: ANN001
     assert "bytes left out" in reply.output
 
 
-def test_daemon_does_not_outlive_its_payload(run) -> None:  # noqa: ANN001
+def test_daemon_does_not_outlive_its_payload(run: Go) -> None:
     """A daemon with a session of its own is found, named and killed."""
     reply = run("daemon")
     assert reply.answer == Value(1)
@@ -174,17 +180,17 @@ def test_daemon_does_not_outlive_its_payload(run) -> None:  # noqa: ANN001
     assert not Path(f"/proc/{pid}/cwd").exists()
 
 
-def test_too_much(run) -> None:  # noqa: ANN001
+def test_too_much(run: Go) -> None:
     """An answer over a megabyte is not read."""
     assert isinstance(run("huge").answer, TooMuch)
 
 
-def test_forged_answer(run) -> None:  # noqa: ANN001
+def test_forged_answer(run: Go) -> None:
     """An envelope that does not carry our nonce is garbage."""
     assert isinstance(run("forger").answer, Garbage)
 
 
-def test_progress_is_passed_on(run, children: Children) -> None:  # noqa: ANN001
+def test_progress_is_passed_on(run: Go, children: Children) -> None:
     """Each line of progress is told, once, in order."""
     told: list[str] = []
     children.progress = told.append
@@ -193,7 +199,7 @@ def test_progress_is_passed_on(run, children: Children) -> None:  # noqa: ANN001
     assert told == ["one", "two"]
 
 
-def test_shared_memory_of_its_own(run) -> None:  # noqa: ANN001
+def test_shared_memory_of_its_own(run: Go) -> None:
     """A payload with shm_bytes sees a /dev/shm of exactly that size, and the host's is untouched."""
     before = os.statvfs("/dev/shm").f_blocks
     reply = run("sees", shm_bytes=64 << 20)
@@ -203,7 +209,7 @@ def test_shared_memory_of_its_own(run) -> None:  # noqa: ANN001
     assert os.statvfs("/dev/shm").f_blocks == before
 
 
-def test_limits_and_environment_are_the_childs_own(run) -> None:  # noqa: ANN001
+def test_limits_and_environment_are_the_childs_own(run: Go) -> None:
     """Limits and variables reach the child asked for and no later one."""
     assert run("limits", limits={"nofile": 77}).answer == Value([77, 77])
     assert run("env", args={"names": ["A_B"]}, env={"A_B": "c"}).answer == Value(["c"])
@@ -211,7 +217,7 @@ def test_limits_and_environment_are_the_childs_own(run) -> None:  # noqa: ANN001
     assert run("env", args={"names": ["HOME"]}, env={"HOME": None}).answer == Value([None])
 
 
-def test_children_keep_their_files_to_themselves(run, children: Children) -> None:  # noqa: ANN001
+def test_children_keep_their_files_to_themselves(run: Go, children: Children) -> None:
     """Every cache and temporary folder lies inside the run's own folder."""
     names = ["HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"]
     answer = run("env", args={"names": names}).answer
@@ -228,7 +234,9 @@ def test_server_that_cannot_import_falls_back_to_cold(payloads: Path) -> None:
 
 def test_server_with_threads_does_not_fork(payloads: Path, tmp_path: Path) -> None:
     """A server that got a second thread refuses to fork, and the payload runs cold."""
-    (tmp_path / "threaded.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
     who = owner.this_run()
     with scratch.folder(who) as folder, Children(who.run, folder, preload=("threaded",)) as made:
         made.env["PYTHONPATH"] = str(tmp_path)
@@ -243,7 +251,7 @@ def test_commands_end_at_the_deadline_too(children: Children) -> None:
     assert not any("sleep" in line for line in alive)
 
 
-def test_output_is_redacted(run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+def test_output_is_redacted(run: Go, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that a payload prints or raises does not come back."""
     token = "hf_" + "a1B2" * 9
     reply = run("env", args={"names": [token]})

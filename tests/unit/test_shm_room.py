@@ -56,7 +56,7 @@ TABLE: list[tuple[str, dict[str, Any], bool, tuple[str, str, str] | None]] = [
 )
 def test_a_room_is_judged(
     changes: dict[str, Any],
-    contained: bool,  # noqa: FBT001 - a column of the table
+    contained: bool,
     expected: tuple[str, str, str] | None,
 ) -> None:
     """Each kind of `/dev/shm` has one cause, and a healthy one has none."""

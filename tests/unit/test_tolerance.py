@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from gpucheck.tolerance import TOLERANCES, as_args
 
 
@@ -13,7 +15,7 @@ def test_float32_is_never_past_a_thousandth_of_the_largest() -> None:
 def test_narrower_types_are_allowed_more() -> None:
     """Each of the three numbers grows as precision falls."""
     rows = [TOLERANCES[name].as_args() for name in ("float64", "float32", "float16", "bfloat16")]
-    for finer, coarser in zip(rows, rows[1:], strict=False):
+    for finer, coarser in pairwise(rows):
         assert all(0 < finer[part] < coarser[part] or part == "rtol" for part in finer)
         assert finer["rtol"] < coarser["rtol"]
 

@@ -110,7 +110,7 @@ def test_few_inodes_are_told() -> None:
         ("/models", "/models", False),
     ],
 )
-def test_a_bind_is_read_as_docker_reads_it(text: str, source: str, read_only: bool) -> None:  # noqa: FBT001 - a column
+def test_a_bind_is_read_as_docker_reads_it(text: str, source: str, read_only: bool) -> None:
     """Source, target, options."""
     assert seen.Wanted.parse(text) == seen.Wanted(source, read_only)
 

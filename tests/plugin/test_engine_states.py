@@ -1,0 +1,160 @@
+"""An engine that is absent, refused, silent, dripping or elsewhere: the verdict, in time, in words that say which."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.plugin.conftest import Bench, Ran
+
+BOX = """
+reply = container("here", {"path": "/gpucheck/envelope/here.py"}, deadline_s=20)
+report.saw(str(reply.answer))
+"""
+NO_ENGINE = {"DOCKER_HOST": "", "CONTAINER_HOST": "", "XDG_RUNTIME_DIR": "/nonexistent"}
+
+
+@pytest.fixture
+def box(bench: Bench) -> Bench:
+    """A bench whose only probe runs a container."""
+    bench.probe("site_box", BOX)
+    path = bench.probes / "test_site_box.py"
+    path.write_text(path.read_text().replace("(report, host, child, options)", "(report, container)"))
+    return bench
+
+
+@pytest.fixture
+def listener(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A socket that accepts and then says nothing, or one byte a second."""
+    path = str(tmp_path_factory.mktemp("sock") / "s")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path)
+    server.listen(8)
+    over = threading.Event()
+
+    def serve() -> None:
+        kept = []
+        server.settimeout(0.2)
+        answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9999\r\n\r\n" + b" " * 9999
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                kept.append((server.accept()[0], iter(answer)))
+            if request.param == "dripping":
+                for conn, rest in kept:
+                    try:
+                        conn.send(bytes([next(rest)]))
+                    except OSError:
+                        continue
+                time.sleep(0.8)
+        for conn, _ in kept:
+            conn.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"unix://{path}"
+    over.set()
+    thread.join()
+    server.close()
+
+
+def unable(ran: Ran) -> None:
+    """The run was undecided because the engine could not be asked."""
+    assert ran.verdicts == {"site-box": "unable"}, ran.out
+    assert ran.status == 10
+
+
+def test_healthy(box: Bench, docker_host: str) -> None:
+    """With an engine that answers, the container leg runs."""
+    ran = box.run(env={"DOCKER_HOST": docker_host})
+    assert ran.verdicts == {"site-box": "ok"}, ran.out
+    assert ran.status == 0
+
+
+def test_refused(box: Bench, tmp_path: Path) -> None:
+    """A socket with nobody behind it: unable, with the system's word for it."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+    ran = box.run(env={"DOCKER_HOST": f"unix://{tmp_path}/s"})
+    unable(ran)
+    assert "refused" in ran.out
+
+
+@pytest.mark.parametrize("listener", ["silent", "dripping"], indirect=True)
+def test_silent_or_dripping(box: Bench, listener: str) -> None:
+    """An engine that accepts and never finishes an answer is unable within our deadline, not the SDK's."""
+    began = time.monotonic()
+    ran = box.run(env={"DOCKER_HOST": listener})
+    unable(ran)
+    assert "within 10 s (hello)" in " ".join(ran.out.split())
+    assert time.monotonic() - began < 45
+
+
+def test_absent_socket_of_an_asked_for_address(box: Bench) -> None:
+    """DOCKER_HOST that names nothing is unable: somebody expects an engine there."""
+    unable(box.run(env={"DOCKER_HOST": "unix:///nonexistent/docker.sock"}))
+
+
+def test_not_installed(box: Bench) -> None:
+    """No engine installed and no socket: a known fact rules the container out."""
+    _no_default_sockets()
+    ran = box.run(env={**NO_ENGINE, "PATH": _path_without_engines()})
+    assert ran.verdicts == {"site-box": "not-applicable"}
+    assert "no container engine installed" in ran.out
+    assert ran.status == 5
+
+
+def test_switched_off(box: Bench, docker_host: str) -> None:
+    """``--gpucheck-engine none`` rules containers out by the operator's word."""
+    ran = box.run("--gpucheck-engine=none", env={"DOCKER_HOST": docker_host})
+    assert ran.verdicts == {"site-box": "not-applicable"}
+
+
+def test_asked_for_and_not_installed(box: Bench) -> None:
+    """``--gpucheck-engine docker`` on a machine without docker is a finding."""
+    _no_default_sockets()
+    ran = box.run("--gpucheck-engine=docker", env={**NO_ENGINE, "PATH": _path_without_engines()})
+    assert ran.verdicts == {"site-box": "bad"}, ran.out
+    assert "engine-missing" in ran.out
+    assert ran.status == 1
+
+
+def test_elsewhere(box: Bench, docker_host: str) -> None:
+    """An engine that does not share our files (we are in a mount namespace of our own) is said to be elsewhere."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare")
+    command = " ".join(f"'{part}'" for part in box.command())
+    script = f"mount -t tmpfs none /mnt && TMPDIR=/mnt exec {command}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        cwd=box.project,
+        env={**os.environ, "DOCKER_HOST": docker_host},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "does not see this host's files" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert done.returncode == 10
+
+
+def _path_without_engines() -> str:
+    return str(os.path.dirname(sys.executable))
+
+
+def _no_default_sockets() -> None:
+    for path in ("/var/run/docker.sock", "/run/podman/podman.sock"):
+        if os.path.exists(path):
+            pytest.skip(f"an engine of the machine's own listens at {path}")
