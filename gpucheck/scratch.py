@@ -85,6 +85,7 @@ def environment(run: str, folder: Path) -> dict[str, str]:
         PYTHONDONTWRITEBYTECODE="1",
         PYTHONUNBUFFERED="1",
         PYTHONFAULTHANDLER="1",
+        ORT_DISABLE_TELEMETRY="1",  # it would report to its maker and write a device id
         OPENBLAS_NUM_THREADS="1",  # its thread pool would forbid the warm server to fork
     )
     return env

@@ -107,8 +107,8 @@ class _Case:
         return max((_fixed(s) for s in self.usable() if s.pattern.role in counts), default=0)
 
     def decided(self) -> bool:
-        """Whether a condition confirms it."""
-        return any(reason.truth is Truth.YES for reason in self.reasons)
+        """Whether conditions confirm it; those of little weight only together."""
+        return sum(reason.weight for reason in self.reasons if reason.truth is Truth.YES) >= 1
 
     def doubted(self) -> bool:
         """Whether conditions were looked at and every one of them speaks against it."""
@@ -173,11 +173,10 @@ def _reason(
 ) -> Reason:
     if isinstance(test, FactTest):
         return judge_fact(test, facts)
-    # A fixed text on the symptom's own line belongs to the message that several entries may share: it decides nothing. A
-    # number in it may.
-    own = {(s.place.source, s.place.line) for s in case.sightings} if role is Role.CONFIRMS else set()
-    if _VARIABLE.search(test.pattern):
-        own = set()
+    # A fixed text on the symptom's own line belongs to the message that several entries may share: it decides nothing.
+    # A number in it may.
+    shared = role is Role.CONFIRMS and not _VARIABLE.search(test.pattern)
+    own = {(s.place.source, s.place.line) for s in case.sightings} if shared else set()
     for s in sightings:
         matches = s.pattern.pitfall == case.pitfall.id and s.pattern.role is role and s.pattern.text == test.pattern
         if matches and (s.place.source, s.place.line) not in own:

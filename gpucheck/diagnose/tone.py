@@ -39,12 +39,9 @@ class _Phrase:
         return self._compiled.search(text) is not None
 
 
-_QUIET_LEVEL = _Phrase(
-    r"\b(?-i:NCCL INFO|INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b",
-    r"\blevel=(?:info|debug)\b",
-    r"\s(?-i:[ID])\d{4} \d\d:",
-    r'"(?:level|severity)":\s?"(?:info|debug)',
-)
+# A field that names the level means it; the word alone may stand in a line that reports an error all the same.
+_QUIET_FIELD = _Phrase(r"\blevel=(?:info|debug)\b", r'"(?:level|severity)":\s?"(?:info|debug)')
+_QUIET_WORD = _Phrase(r"\b(?-i:NCCL INFO|INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b", r"\s(?-i:[ID])\d{4} \d\d:")
 _LOUD = _Phrase(
     r"\w*error", "failed", "failure", "fatal", r"\w*exception", "traceback", "critical", "panic", "warn(?:ing)?",
     before=r"\b", after=r"\b",
@@ -59,7 +56,7 @@ _DENIED = _Phrase(
     "no", "not", "never", "without", "zero", "ignor(?:e|es|ed|ing)", "suppress(?:ed|ing)?", "handl(?:e|es|ed|ing)",
     "catch(?:es|ing)?", "caught", "recover(?:ed|s|ing)? from", "retry(?:ing)? (?:on|after)", "expect(?:s|ed|ing)?",
     "(?:test|check|watch|grep|search)(?:s|ing|ed)? for", "in case of", "documentation", "see", "unaffected",
-    "last_error",
+    "last_error", "earlier", "previous", "former",
     before=r"\b", after=_LINK + r"""\s*["'`(\[*/]*\s*$""",
 )  # fmt: skip
 _QUOTED = _Phrase(
@@ -72,7 +69,7 @@ _TOLD = _Phrase(
     "fix(?:es|ed)", "resolv(?:es|ed)", "avoid(?:s|ed|ing)?", "prevent(?:s|ed|ing)?", "simulat(?:es?|ed|ing)",
     "inject(?:s|ed|ing)?", "rehears(?:al|es?|ed|ing)", "expected to", "mock(?:s|ed|ing)?", "would (?:be|have|exceed)",
     "if you (?:see|get|hit|run into)", "you (?:may|might|can|could|will) (?:see|get|hit)", "troubleshoot(?:ing)?",
-    "faq", "tip:", "question:", r"""(?:alert|rule)\s?["'][^"']*""",
+    "faq", r"select\b.*\bfrom", "tip:", "question:", r"""(?:alert|rule)\s?["'][^"']*""",
     r"""(?:prompt|completion|question|answer|instruction)["']:""",
     before=r"\b", after=r"(?!\w)[^.;]*$",
 )  # fmt: skip
@@ -153,7 +150,8 @@ def _spoken(before: str, symptom: str, behind: str) -> Tone:
         return Tone.HARMLESS
     if _CALM.found_in(around) or _GOOD_MARK.found_in(around):
         return Tone.HARMLESS
-    quiet = _QUIET_LEVEL.found_in(before) and not _LOUD.found_in(f"{before}{symptom}{behind}")
+    loud = _LOUD.found_in(f"{before}{symptom}{behind}")
+    quiet = _QUIET_FIELD.found_in(before) or (_QUIET_WORD.found_in(before) and not loud)
     return Tone.HARMLESS if quiet else Tone.FAILURE
 
 

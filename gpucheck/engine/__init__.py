@@ -184,6 +184,7 @@ class Engine:
             "TMPDIR": "/tmp",
             "PYTHONDONTWRITEBYTECODE": "1",
             "OPENBLAS_NUM_THREADS": "1",
+            "ORT_DISABLE_TELEMETRY": "1",
             "GPUCHECK_RUN": self.owner.run,
             "GPUCHECK_STACKS": ANSWER,
             **kept,

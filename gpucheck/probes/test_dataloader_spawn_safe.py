@@ -20,6 +20,7 @@ import pytest
 from gpucheck import loader_faults
 from gpucheck.process import Failure
 from gpucheck.replies import value_of
+from gpucheck.shm_need import LEAST_RANKS, Need
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def stopped(report: Report, label: str, fault: loader_faults.Fault) -> None:
     pitfall = fault.pitfall()
     if pitfall is None:
         raise Bug(f"{label}: {fault.told}")
-    find(report, pitfall, label, *fault.evidence())
+    params = Need(LEAST_RANKS).params() if pitfall == "shm-too-small" else {}
+    find(report, pitfall, label, *fault.evidence(), **params)
 
 
 def find(report: Report, pitfall: str, label: str, *evidence: str, **params: Any) -> None:

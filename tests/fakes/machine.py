@@ -105,11 +105,15 @@ class Machine:
 
         Where the stand-in for the CUDA runtime was built, machines whose driver starts get it.
         """
+        self.write_libraries(home, built)
+        _Tree(self, home / "root").write()
+
+    def write_libraries(self, home: Path, built: Path) -> None:
+        """Write the libraries alone; making the nodes of the tree needs root."""
         for folder, kinds in self.data.get("libraries", {"lib": list(LIBRARIES)}).items():
             self._write_libraries(home / folder, kinds, built)
         if (built / RUNTIME).exists() and self.starts:
             shutil.copy(built / RUNTIME, home / "lib" / RUNTIME)
-        _Tree(self, home / "root").write()
 
     @property
     def starts(self) -> bool:

@@ -234,6 +234,7 @@ def test_shm_too_small(judge: Judge, children: Children) -> None:
     if result.verdict is Verdict.UNABLE:
         pytest.skip(f"no mount namespace here: {result.lacking}")
     assert found(result) == [("shm-too-small", "bad")]
+    assert result.findings[0].params["shm_need"]
 
 
 @needs_torch

@@ -480,7 +480,10 @@ def test_on_an_overlay_it_falls_back_to_vfs(tmp_path: Path) -> None:
 @needs_dockerd
 def test_the_hosts_python_runs_as_an_ordinary_user_without_rights(client: Any) -> None:
     """An empty image with the host's /usr bound runs Python as uid 1000, read-only, with no capability to gain."""
-    code = "import os; print(os.getuid(), *[line for line in open('/proc/self/status') if line[:6] in {'CapEff', 'NoNewP'}])"
+    code = (
+        "import os; status = open('/proc/self/status')\n"
+        "print(os.getuid(), *[line for line in status if line[:6] in {'CapEff', 'NoNewP'}])"
+    )
     state, printed = python(
         client,
         code,

@@ -294,6 +294,8 @@ OVERFLOW = "pump 3 stopped: tank overflow"
         # Text elsewhere in the log confirms or rules out as a fact does.
         (f"tank looks small\n{OVERFLOW}", None, [("tank-too-small", HIGH), ("tank-full", LOW)]),
         (f"tank was drained just now\n{OVERFLOW}", None, [("tank-too-small", HIGH)]),
+        # What weighs little decides nothing alone.
+        (f"somebody saw the tank\n{OVERFLOW}", None, [("tank-too-small", MEDIUM), ("tank-full", MEDIUM)]),
         # Fixed text on the shared line itself decides nothing; a number there does.
         (f"{OVERFLOW}; tank looks small", None, [("tank-too-small", MEDIUM), ("tank-full", MEDIUM)]),
         (f"{OVERFLOW}; tank of 40 litres", None, [("tank-too-small", HIGH), ("tank-full", LOW)]),
@@ -343,6 +345,7 @@ def test_rivals_and_reasons_are_named() -> None:
     assert [(r.truth, r.text) for r in answer.reasons] == [
         (Truth.NO, "shm.total_bytes = 5000 (not below 1000)"),
         (Truth.UNKNOWN, "tank looks small is not in it"),
+        (Truth.UNKNOWN, "somebody saw the tank is not in it"),
         (Truth.UNKNOWN, r"tank of \d+ litres is not in it"),
     ]
 
@@ -386,6 +389,15 @@ def test_the_first_error_comes_first() -> None:
     one, two = "RuntimeError: received 0 items of ancdata", "ModuleNotFoundError: No module named 'onnxscript'"
     assert ids(diagnose(f"{one}\n{two}"))[0] == "nofile-too-low"
     assert ids(diagnose(f"{two}\n{one}"))[0] == "onnxscript-missing"
+
+
+SCENES = dict(re.findall(r"(?ms)^### (\S+)\n(.*?)(?=^### |\Z)", (DATA / "scenes.txt").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("pitfall_id", SCENES)
+def test_the_root_of_a_scene_comes_first(pitfall_id: str) -> None:
+    """In a log with a cause and its consequences the cause is the first answer, and what it rules out is gone."""
+    assert ids(diagnose(SCENES[pitfall_id]))[0] == pitfall_id
 
 
 # ---------------------------------------------------------------------------------------------------- conditions

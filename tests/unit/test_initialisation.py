@@ -27,18 +27,28 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
 @pytest.mark.parametrize(
     ("code", "changes", "answer", "pitfall"),
     [
-        pytest.param(None, UNBOUND | {"driver.installed": False}, {"error": NOT_THERE}, "driver-missing", id="no driver"),
+        pytest.param(
+            None, UNBOUND | {"driver.installed": False}, {"error": NOT_THERE}, "driver-missing", id="no driver"
+        ),
         pytest.param(None, UNBOUND, {"error": NOT_THERE}, "driver-not-loaded", id="no library, driver not loaded"),
         pytest.param(None, {"gpu.pci": NOUVEAU}, {"error": NOT_THERE}, "nouveau-bound", id="no library, nouveau"),
         pytest.param(None, {}, {"error": NOT_THERE}, "driver-missing", id="module loaded, no library"),
         pytest.param(
-            None, {"machine.container": "docker"}, {"error": NOT_THERE}, "gpu-not-in-container", id="no library in a container"
+            None,
+            {"machine.container": "docker"},
+            {"error": NOT_THERE},
+            "gpu-not-in-container",
+            id="no library in a container",
         ),
-        pytest.param(None, {}, {"error": "libcuda.so.1: file too short"}, "driver-library-damaged", id="an empty library"),
+        pytest.param(
+            None, {}, {"error": "libcuda.so.1: file too short"}, "driver-library-damaged", id="an empty library"
+        ),
         pytest.param(2, {}, {}, "cuda-count-out-of-memory", id="2 without a limit"),
         pytest.param(2, {"limits.address_space_bytes": 1 << 30}, {}, "address-space-limited", id="2 under ulimit -v"),
         pytest.param(3, {"uvm.node": False}, {}, "uvm-missing", id="3 without the uvm node"),
-        pytest.param(3, {}, {"refused": {"/dev/nvidia0": "EACCES"}}, "gpu-hidden-device", id="3, a node that is closed"),
+        pytest.param(
+            3, {}, {"refused": {"/dev/nvidia0": "EACCES"}}, "gpu-hidden-device", id="3, a node that is closed"
+        ),
         pytest.param(3, MISMATCH, {}, "driver-library-mismatch", id="3 and NVML says mismatch"),
         pytest.param(3, {}, {}, None, id="3, nothing explains it"),
         pytest.param(34, {}, {"library": "/usr/local/cuda/lib64/stubs/libcuda.so"}, "stub-libcuda", id="34"),
@@ -48,7 +58,11 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
         pytest.param(100, {"gpu.pci": NOUVEAU}, {}, "nouveau-bound", id="100, nouveau"),
         pytest.param(100, UNBOUND, {}, "driver-not-loaded", id="100, not loaded"),
         pytest.param(
-            100, {"machine.container": "docker", "gpu.nodes": []}, {}, "gpu-not-in-container", id="100, no nodes in a container"
+            100,
+            {"machine.container": "docker", "gpu.nodes": []},
+            {},
+            "gpu-not-in-container",
+            id="100, no nodes in a container",
         ),
         pytest.param(
             100,
@@ -57,7 +71,9 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
             "nvml-devices-revoked",
             id="100, the device cgroup took the nodes back",
         ),
-        pytest.param(100, {}, {"refused": {"/dev/nvidia0": "ENXIO"}}, None, id="100, a node without a device says nothing"),
+        pytest.param(
+            100, {}, {"refused": {"/dev/nvidia0": "ENXIO"}}, None, id="100, a node without a device says nothing"
+        ),
         pytest.param(100, {"uvm.node": False}, {}, "uvm-missing", id="100 without the uvm node"),
         pytest.param(
             100,
@@ -66,7 +82,9 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
             "closed-module-on-blackwell",
             id="100, the closed module found nothing",
         ),
-        pytest.param(101, {"env.CUDA_VISIBLE_DEVICES": "GPU-dead"}, {}, "hidden-by-environment", id="101, no such UUID"),
+        pytest.param(
+            101, {"env.CUDA_VISIBLE_DEVICES": "GPU-dead"}, {}, "hidden-by-environment", id="101, no such UUID"
+        ),
         pytest.param(101, {}, {}, None, id="101, nothing explains it"),
         pytest.param(802, {"fabric.switches": 4}, {}, "fabric-manager", id="802, switches and no manager"),
         pytest.param(
@@ -76,7 +94,9 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
             "fabric-manager",
             id="802, the manager of another version",
         ),
-        pytest.param(802, {"fabric.state": "In Progress"}, {}, "fabric-not-completed", id="802, the host did not finish"),
+        pytest.param(
+            802, {"fabric.state": "In Progress"}, {}, "fabric-not-completed", id="802, the host did not finish"
+        ),
         pytest.param(
             802,
             {"fabric.switches": 4, "fabric.manager": "running", "fabric.manager_version": "580.95.05"},
@@ -86,7 +106,9 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
         ),
         pytest.param(802, {"fabric.state": "Completed"}, {}, None, id="802, and the fabric is complete"),
         pytest.param(803, {}, {"library": COMPAT}, "compat-shadows-driver", id="803 from a compat folder"),
-        pytest.param(803, {"driver.library_version": "570.1"}, {}, "driver-library-mismatch", id="803, versions differ"),
+        pytest.param(
+            803, {"driver.library_version": "570.1"}, {}, "driver-library-mismatch", id="803, versions differ"
+        ),
         pytest.param(803, {}, {}, "compat-shadows-driver", id="803, neither is seen"),
         pytest.param(804, {}, {"library": COMPAT}, "compat-unsupported-gpu", id="804 from a compat folder"),
         pytest.param(804, {}, {}, "compat-unsupported-gpu", id="804 says it by itself"),
@@ -97,7 +119,9 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
         pytest.param(1, {}, {}, None, id="a status without rules"),
     ],
 )
-def test_one_status_on_one_machine(code: int | None, changes: dict[str, Any], answer: dict[str, Any], pitfall: str) -> None:
+def test_one_status_on_one_machine(
+    code: int | None, changes: dict[str, Any], answer: dict[str, Any], pitfall: str
+) -> None:
     """The first rule whose fact holds gives the finding; no rule, no finding."""
     finding = judged(code, changes, **answer)
     assert (finding.pitfall if finding else None) == pitfall

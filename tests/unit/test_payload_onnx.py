@@ -131,9 +131,8 @@ def test_dynamo_exports_match_and_stay_in_their_folder(children: Children, tmp_p
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     args = {"exporter": "dynamo", "folder": str(tmp_path), "models": OURS}
-    made = value(children, "onnx_export", args, env={"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": None})[
-        "models"
-    ]
+    env = {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": None}
+    made = value(children, "onnx_export", args, env=env)["models"]
     compared = compare(children, tmp_path, made)
     assert [onnx_drift.drift(name, one) for name, one in compared["models"].items()] == [[], [], []]
     assert list(temporary.iterdir()) == []
