@@ -42,6 +42,9 @@ def _perform(options: Options, selection: Any) -> int:
     from gpucheck.run import Run
 
     def show(event: dict[str, Any]) -> None:
+        if sys.stdout.isatty():
+            # Overwritten by the next line; \x1b[K clears what is left of it.
+            print(f"\r{render.progress(event)}\x1b[K", end="\r", flush=True)
         if "result" in event:
             print(render.probe_line(event["result"]), *render.not_run_lines(event["result"]), sep="\n", flush=True)
 

@@ -58,6 +58,8 @@ def children(request: pytest.FixtureRequest) -> Iterator[Children]:
     python = given.facts.known("python.executable") or given.options["python"]
     preload = ("torch",) if given.facts.known("package.torch") else ()
     with Children(given.run, given.folder, python, preload) as made:
+        if given.options["level"] != "quick":
+            made.start_server()  # imports while the cheap probes run
         yield made
 
 

@@ -10,13 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucheck.computation import in_use
+from gpucheck.initialisation import view_of
 from gpucheck.nccl_log import SUBSYSTEMS
 from gpucheck.shm_need import CHANNELS, Need
+from gpucheck.verdict import NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpucheck.facts import Facts
     from gpucheck.nccl_log import Version
+    from gpucheck.visibility import Gpu
 
 RUN_S: Final = 45.0
 LEAST: Final = 2
@@ -82,6 +87,56 @@ class NotTried:
 
     leg: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A GPU on which no rank is put, and why; ``is_busy``: because of somebody's process on it."""
+
+    gpu: Gpu
+    why: str
+    is_busy: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.gpu}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The GPUs that ranks may be put on, in the order in which they are made visible, and the others."""
+
+    free: tuple[Gpu, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def visible(self) -> str:
+        """As ``CUDA_VISIBLE_DEVICES`` takes them."""
+        return ",".join(str(gpu.uuid) for gpu in self.free)
+
+    def why_not(self, gpu: Gpu) -> LeftOut | None:
+        """Why no rank is put on that GPU, or None."""
+        return next((left for left in self.left_out if left.gpu == gpu), None)
+
+
+def cards_of(host: Facts, disturb: str) -> Cards:
+    """The GPUs of this host under ``--gpucheck-disturb``. Raises NotApplicable where no torch is installed."""
+    torch = host["package.torch"]
+    if torch.is_known and torch.value is None:
+        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    view = view_of(host)
+    told = {gpu["index"]: gpu for gpu in host.known("nvml.gpus") or ()}
+    unfit = {gpu: left for gpu in view.shown if (left := _unfit(gpu, told[gpu.index], disturb))}
+    hidden = [LeftOut(hidden.gpu, f"hidden on purpose, by {hidden.by}") for hidden in view.hidden]
+    return Cards(tuple(gpu for gpu in view.shown if gpu not in unfit), (*hidden, *unfit.values()))
+
+
+def _unfit(gpu: Gpu, told: Mapping[str, Any], disturb: str) -> LeftOut | None:
+    if gpu.uuid is None:
+        return LeftOut(gpu, gpu.trouble or "NVML does not name it")
+    if gpu.is_split:
+        return LeftOut(gpu, "split by MIG, between whose slices NCCL does not talk")
+    busy = in_use(told, disturb)
+    return LeftOut(gpu, busy, is_busy=True) if busy else None
 
 
 def sweep(gpus: int, version: Version, visible: str, devices: tuple[int, ...] = (0, 1)) -> Plan:

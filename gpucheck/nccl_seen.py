@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpucheck import nccl_log
 from gpucheck.nccl_log import Log, Trouble
-from gpucheck.shm_need import bytes_text
+from gpucheck.shm_need import bytes_text, size_text
+from gpucheck.verdict import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from gpucheck.shm_need import Need
 
 FRAMES: Final = 4
 WORDS: Final = 300
@@ -221,6 +224,18 @@ def _details(ranks: Sequence[Mapping[str, Any]], log: Log) -> Iterable[str]:
         yield f"NCCL: {complaint.line[:WORDS]}"
     if not log.complaints:
         yield from (f"NCCL's last lines: {line[:WORDS]}" for line in log.last)
+
+
+def no_size_works(tried: Mapping[int, Seen], nccl: Need | None, job: Need) -> Finding:
+    """Too small where all sizes were, by what the ranks (``nccl``) take; else what stopped them in the largest."""
+    largest = max(tried)
+    last = tried[largest]
+    needed_bytes = nccl.nccl_bytes if nccl is not None else 0
+    too_small = last.end in OUT_OF_SHM and largest < needed_bytes
+    pitfall = "nccl-shm-too-small" if too_small else last.pitfall or "nccl-system-error"
+    evidence = [f"{size_text(size)}: {one}" for size, one in sorted(tried.items())]
+    need = f"what these ranks take by NCCL's own sizes: {bytes_text(needed_bytes)}"
+    return Finding(pitfall, Verdict.BAD, (*evidence, need, *last.details), job.params())
 
 
 def took(seen_: Seen) -> str:

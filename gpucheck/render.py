@@ -31,6 +31,13 @@ def probe_line(row: Row) -> str:
     return f"  {verdict:<15} {row['probe']:<24} {_cut(row['subject']['label'], 26):<26} {row['duration_s']:>7.1f} s"
 
 
+def progress(event: Mapping[str, Any]) -> str:
+    """What is under way, in less than a line: the probe, and its leg that has just ended; empty for other events."""
+    if "start" in event:
+        return _cut(f"    … {event['start']['probe']}", WIDTH - 1)
+    return _cut(f"    … {event['probe']}: {event['leg']}", WIDTH - 1) if "leg" in event else ""
+
+
 def not_run_lines(row: Row) -> Iterator[str]:
     """What an ok did not look at."""
     reasons: dict[str, list[str]] = {}

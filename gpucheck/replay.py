@@ -173,7 +173,6 @@ class Controller:
         self.collect_failed = False
         self.interrupted = False
         self.done = False
-        self.shown_leg = ""
         self.handlers: dict[int, Any] = {}
 
     def line(self, text: str) -> None:
@@ -217,14 +216,24 @@ class Controller:
             self.replay.gate = "gpucheck: " + "; ".join(r.probe for r in self.run.bad()) + " bad on this machine"
 
     def show(self, event: dict[str, Any]) -> None:
-        """One event of the run on the terminal: a line a probe, and a line a leg of the long ones."""
+        """One event of the run: a line a probe; what is under way, on a line that the next one overwrites."""
         if "result" in event:
-            row = event["result"]
-            self.line(render.probe_line(row))
-            for text in render.not_run_lines(row):
+            self.live("")
+            for text in (render.probe_line(event["result"]), *render.not_run_lines(event["result"])):
                 self.line(text)
-        elif "leg" in event and self.config.option.verbose > 0:
-            self.line(f"    … {event['probe']}: {event['leg']}")
+        elif text := render.progress(event):
+            self.live(text)
+
+    def live(self, text: str) -> None:
+        """Say what is under way: overwritten on a terminal; elsewhere a line of its own, with ``-v`` only."""
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None:
+            return
+        if terminal.isatty:
+            terminal.rewrite(text, erase=True)
+            terminal.rewrite("")  # back to the first column, where the next line begins
+        elif text and self.config.option.verbose > 0:
+            terminal.write_line(text)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:

@@ -45,13 +45,13 @@ def test_buffers_fit_shm(report: Any, host: Facts, options: Any, child: Any, con
     """The probe."""
     need, who = need_of(host)
     report.limit("shm_need_bytes", need.total_bytes, f"NCCL's own sizes; {who}")
+    quick = options["level"] == "quick"
     look = Look(report, host, child, container, need, options["shm"])
     with report.leg("own-shm"):
-        look.at_own_shm()
-    with report.leg("own-tensors"):
-        look.at_own_tensors()
-    for leg, at in (("sizes", look.at_sizes), ("container", look.at_container)):
-        if options["level"] == "quick":
+        look.at_own_shm(with_tensors=not quick)
+    more = (("own-tensors", look.at_own_tensors), ("sizes", look.at_sizes), ("container", look.at_container))
+    for leg, at in more:
+        if quick:
             report.not_run(leg, "not in the level quick")
             continue
         with report.leg(leg):
@@ -89,8 +89,11 @@ class Look:
 
     # This host's own
 
-    def at_own_shm(self) -> None:
-        """Census first: a fill where there is no room for it would take that of others."""
+    def at_own_shm(self, *, with_tensors: bool) -> None:
+        """Census first: a fill where there is no room for it would take that of others.
+
+        ``with_tensors``: the tensors' share of the need is filled by tensors, where there is a torch, in the next leg.
+        """
         room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))
         self.report.saw(str(room))
         judgement = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
@@ -100,7 +103,7 @@ class Look:
                 return
         self.need_memory()
         self.need_room_for_others(room)
-        plan = exchange.segments_plan(self.need, whole=not self.torch.value)
+        plan = exchange.segments_plan(self.need, whole=not (with_tensors and self.torch.value))
         seen = exchange.segments_seen(value_of(self.child("shm_segments", plan, warm=False), "own /dev/shm"), plan)
         self.fits = self.accept("own /dev/shm", seen)
 

@@ -20,7 +20,7 @@ import pytest
 
 from gpucheck import computation, presence, wheel
 from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
-from gpucheck.computation import Seen
+from gpucheck.computation import Kernel, Seen
 from gpucheck.initialisation import hidden_on_purpose
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, NotApplicable, Unable
@@ -83,10 +83,13 @@ def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str,
     if seen.cuda_build is None:
         raise Unable(f"CUDA in torch: {seen.build}", blocked_by=STARTED_BY)
     installed, capability, driver = parse(seen), Capability.parse(card.capability), version_of(host)
+    kernels = kernels_of(seen, card)
+    if wheel.how(installed, capability, driver) is Fit.NONE and any(kernel.is_right for kernel in kernels):
+        raise Bug(f"{card}: a kernel ran, though by the rules no image is for {capability}: {installed}")
     with report.leg("images"):
         judge(report, installed, capability, driver)
     with report.leg("launch"):
-        launched(report, seen, card, wheel.how(installed, capability, driver))
+        launched(report, seen, card, kernels)
 
 
 def expected(host: Facts, options: Any) -> list[Capability]:
@@ -146,19 +149,21 @@ def judge(report: Any, installed: Installed, capability: Capability, driver: Cud
         report.saw(f"{name_of(capability)}: {installed} {wheel.how(installed, capability, driver).value}")
 
 
-def launched(report: Any, seen: Seen, card: Gpu, fit: Fit) -> None:
-    """Hold the launch against the rules: a launch that the rules exclude is our bug."""
+def kernels_of(seen: Seen, card: Gpu) -> list[Kernel]:
+    """What was launched on this GPU, or on slices of it."""
+    ordinals = seen.ordinals(bare(uuid) for uuid in (card.uuid, *card.slices) if uuid)
+    return [seen.kernels[ordinal] for ordinal in ordinals if ordinal in seen.kernels]
+
+
+def launched(report: Any, seen: Seen, card: Gpu, kernels: list[Kernel]) -> None:
+    """What the launch showed. Raises Unable where it did not come to an image: that is another probe's to explain."""
     if seen.error is not None:
         raise Unable(f"a start of CUDA: {seen.error}", blocked_by=STARTED_BY)
-    ordinals = seen.ordinals(bare(uuid) for uuid in (card.uuid, *card.slices) if uuid)
-    kernels = [seen.kernels[ordinal] for ordinal in ordinals if ordinal in seen.kernels]
     if not kernels:
         raise Unable(f"{card}: torch does not show it", blocked_by=STARTED_BY)
     for kernel in kernels:
         said = f"{card}: {kernel.step}: {kernel.text.strip().partition(chr(10))[0] or kernel.ended}"
         if kernel.is_right:
-            if fit is Fit.NONE:
-                raise Bug(f"{card}: a kernel ran, though by the rules no image is for it")
             report.saw(f"{card}: torch's own kernel ran in {kernel.kernel_s:.2f} s, its numbers are right")
         elif computation.status_of(kernel.text) not in NO_IMAGE:
             raise Unable(said, blocked_by=STARTED_BY)

@@ -1,15 +1,15 @@
 """NCCL's ranks talk to each other in the /dev/shm that a job gets.
 
 Looks at: each GPU alone in a world of its own (that judges torch and NCCL), then two ranks that add up numbers: with
-nothing forced, which shows what a job of yours really takes, and with the SHM transport forced for each size of /dev/shm
-(--gpucheck-shm), in namespaces and in a container. Every number is checked, and NCCL's own log says by which transport
-they went; a run that did not use /dev/shm is no evidence about it. With one GPU NCCL 2.30 and later put both ranks on it;
-older ones talk over the network path, whose pools lie in /dev/shm too.
-Why it matters: with less than NCCL needs a job dies of "unhandled system error", of a bus error, or hangs until a watchdog
-ends it ten minutes later; which of them depends on NCCL's version.
+nothing forced, which shows what a job of yours really takes, and with the SHM transport forced for each size of
+/dev/shm (--gpucheck-shm), in namespaces and in a container. Every number is checked, and NCCL's own log says by which
+transport they went; a run that did not use /dev/shm is no evidence about it. With one GPU NCCL 2.30 and later put both
+ranks on it; older ones talk over the network path, whose pools lie in /dev/shm too.
+Why it matters: with less than NCCL needs a job dies of "unhandled system error", of a bus error, or hangs until a
+watchdog ends it ten minutes later; which of them depends on NCCL's version.
 Does not apply when: there is no NVIDIA GPU and nothing expects one, or torch is not installed.
-Cost and disturbance: about six seconds a run of ranks, half a gigabyte on each GPU meanwhile; a run that hangs is killed
-after 45 seconds. GPUs that are in use are left alone unless --gpucheck-disturb=any. Leaves nothing in /dev/shm.
+Cost and disturbance: about six seconds a run of ranks, half a gigabyte on each GPU meanwhile; a run that hangs is
+killed after 45 seconds. GPUs that are in use are left alone unless --gpucheck-disturb=any. Leaves nothing in /dev/shm.
 If it is bad: start the container with the --shm-size that the finding names, or follow what the rank that failed said.
 """
 
@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import computation, nccl_plan, nccl_seen, presence
-from gpucheck.initialisation import view_of
 from gpucheck.nccl_log import Way
-from gpucheck.nccl_plan import RUN_S, Plan
-from gpucheck.nccl_seen import OUT_OF_SHM, End, Seen, took
+from gpucheck.nccl_plan import RUN_S, Cards, Plan
+from gpucheck.nccl_seen import End, Seen, took
 from gpucheck.process import Failure
 from gpucheck.profile import size_bytes
 from gpucheck.replies import value_of
-from gpucheck.shm_need import Need, bytes_text, size_text
-from gpucheck.verdict import NotApplicable, Unable
+from gpucheck.shm_need import Need, size_text
+from gpucheck.verdict import Unable
 from gpucheck.visibility import Gpu
 
 if TYPE_CHECKING:
@@ -63,13 +62,13 @@ def test_nccl_fits_shm(
     """The host: two ranks and more talk, and the smallest /dev/shm in which they can."""
     if (absent := presence.nothing_to_ask(host)) is not None:
         raise absent
-    cards = Cards(host, options["disturb"])
+    cards = nccl_plan.cards_of(host, options["disturb"])
     version = working(cards, child, asked)
     look = Look(report, host, child, container, cards, version, options["shm"])
     for missed in nccl_plan.not_tried(len(cards.free), version, deep=report.deep):
         report.not_run(missed.leg, missed.why)
-    for card, why in cards.left_out:
-        report.not_run("a GPU", f"{card}: {why}")
+    for left in cards.left_out:
+        report.not_run("a GPU", str(left))
     for leg, at in look.legs():
         with report.leg(leg):
             at()
@@ -79,12 +78,10 @@ def test_nccl_fits_shm(
 @pytest.mark.probe(subject="gpu", essential=("alone",), disturbs="idle", deadline_s=120, cost_s=6.0)
 def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str, Any], asked: dict[str, Any]) -> None:
     """One GPU, world size 1: torch and its NCCL make a communicator and add up."""
-    cards = Cards(host, options["disturb"])
+    cards = nccl_plan.cards_of(host, options["disturb"])
     card = Gpu.parse(gpu)
-    if (why := next((why for left, why in cards.left_out if left == card), None)) is not None:
-        raise Unable(
-            f"{card}: {why}", pitfall=computation.BUSY if why == computation.in_use(gpu, options["disturb"]) else None
-        )
+    if (left := cards.why_not(card)) is not None:
+        raise Unable(f"{card}: {left.why}", pitfall=computation.BUSY if left.is_busy else None)
     with report.leg("alone"):
         one = each_alone(cards, child, asked)[cards.free.index(card)]
         report.saw(f"world size 1: {one}")
@@ -92,45 +89,10 @@ def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str
             accuse(report, one, f"{card}, world size 1")
 
 
-class Cards:
-    """The GPUs that ranks may be put on, in the order of CUDA, and those that may not, with the reason."""
-
-    def __init__(self, host: Facts, disturb: str) -> None:
-        torch = host["package.torch"]
-        if torch.is_known and torch.value is None:
-            raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
-        view = view_of(host)
-        told = {gpu["index"]: gpu for gpu in host.known("nvml.gpus") or ()}
-        self.free: list[Gpu] = []
-        self.left_out = [(hidden.gpu, f"hidden on purpose, by {hidden.by}") for hidden in view.hidden]
-        for gpu in view.shown:
-            why = self.unfit(gpu, told[gpu.index], disturb)
-            if why is None:
-                self.free.append(gpu)
-            else:
-                self.left_out.append((gpu, why))
-
-    @staticmethod
-    def unfit(gpu: Gpu, told: dict[str, Any], disturb: str) -> str | None:
-        """Why no rank is put on this GPU, or None."""
-        if gpu.uuid is None:
-            return gpu.trouble or "NVML does not name it"
-        if gpu.is_split:
-            return "split by MIG, between whose slices NCCL does not talk"
-        return computation.in_use(told, disturb)
-
-    @property
-    def visible(self) -> str:
-        """As ``CUDA_VISIBLE_DEVICES`` takes them."""
-        return ",".join(str(gpu.uuid) for gpu in self.free)
-
-
 def each_alone(cards: Cards, child: Any, asked: dict[str, Any]) -> list[Seen]:
     """What each free GPU came to in a world of its own; asked once. Raises Unable when there is none, or no torch."""
     if not cards.free:
-        raise Unable(
-            "a GPU that may be touched", *(f"{gpu}: {why}" for gpu, why in cards.left_out), pitfall=computation.BUSY
-        )
+        raise Unable("a GPU that may be touched", *map(str, cards.left_out), pitfall=computation.BUSY)
     if "alone" not in asked:
         plan = nccl_plan.by_itself(len(cards.free), cards.visible)
         asked["alone"] = child(PAYLOAD, plan.args, deadline_s=RUN_S + MARGIN_S)
@@ -193,6 +155,7 @@ class Look:
         self.need = Need(max(nccl_plan.LEAST, self.gpus))
         self.tried: dict[int, Seen] = {}
         self.smallest: int | None = None
+        self.swept = False
         self.hung: Seen | None = None
 
     def legs(self) -> list[tuple[str, Any]]:
@@ -256,8 +219,9 @@ class Look:
                 self.smallest = size
                 self.report.measure("smallest_working_shm_bytes", size)
                 self.report.measure("shm_taken_bytes", seen.peak_bytes)
-            if seen.works and not self.report.deep:
-                return
+            if seen.end is End.HANG or (seen.works and not self.report.deep):
+                break
+        self.swept = True
 
     def in_own(self) -> None:
         """Where there is no other, in this host's own /dev/shm."""
@@ -286,6 +250,7 @@ class Look:
             if seen.works:
                 self.smallest = self.smallest or size
                 return
+        self.swept = True
 
     def all_gpus(self) -> None:
         """All GPUs at once in the largest size."""
@@ -311,8 +276,9 @@ class Look:
         """The sweep's finding, the hang of peer access, and the need of a job on all GPUs."""
         if self.hung is not None:
             self.accuse_peer_access(self.hung)
-        if self.tried and self.smallest is None:
-            self.no_size_works()
+        if self.swept and self.smallest is None:
+            finding = nccl_seen.no_size_works(self.tried, self.plan.need, self.need)
+            self.report.bad(finding.pitfall, *finding.evidence, **finding.params)
         elif self.smallest is not None:
             self.report.saw(f"smallest of those tried in which NCCL works: {size_text(self.smallest)}")
         nccl = f"NCCL {self.version} on {self.need.ranks} ranks"
@@ -326,15 +292,3 @@ class Look:
         after = "with NCCL_P2P_DISABLE=1 the same ranks work" if works else "and without peer access neither"
         evidence = (f"nothing forced: {hung} ({hung.log.words})", after, *hung.details)
         self.report.bad("acs-iommu-p2p" if works else "nccl-hang", *evidence, confidence="medium")
-
-    def no_size_works(self) -> None:
-        """Too small where all were; where the largest had room enough it is what stopped the ranks there."""
-        largest = max(self.tried)
-        last = self.tried[largest]
-        enough = self.plan.need is not None and largest >= self.plan.need.nccl_bytes
-        pitfall = "nccl-shm-too-small" if last.end in OUT_OF_SHM and not enough else last.pitfall
-        evidence = [f"{size_text(size)}: {seen}" for size, seen in sorted(self.tried.items())]
-        needed = bytes_text(self.plan.need.nccl_bytes) if self.plan.need else "unknown"
-        self.report.bad(
-            pitfall or "nccl-system-error", *evidence, f"NCCL's own need: {needed}", *last.details, **self.need.params()
-        )

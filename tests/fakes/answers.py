@@ -79,7 +79,14 @@ def driver_answer(code: int | None = 0, **changes: Any) -> dict[str, Any]:
 def torch_answer(**changes: Any) -> dict[str, Any]:
     """What ``payload/cuda_torch.py`` answers: one H100 that computes right."""
     device = {"ordinal": 0, "uuid": uuid(0), "name": "NVIDIA H100", "capability": "9.0", "memory_bytes": 80 << 30}
-    kernel = {"ordinal": 0, "ended": "value", "step": "copy back", "worst": 0.01, "free_bytes": 79 << 30, "kernel_s": 0.4}
+    kernel = {
+        "ordinal": 0,
+        "ended": "value",
+        "step": "copy back",
+        "worst": 0.01,
+        "free_bytes": 79 << 30,
+        "kernel_s": 0.4,
+    }
     answer = {
         "version": "2.14.1+cu130",
         "cuda_build": "13.0",

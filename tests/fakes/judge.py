@@ -18,7 +18,7 @@ import gpucheck
 from gpucheck import facts, owner, profile, scratch
 from gpucheck.process import Children
 from gpucheck.report import Report
-from gpucheck.verdict import Result, Subject
+from gpucheck.verdict import NotApplicable, Result, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,13 @@ def main(python: str, *probes: str) -> list[dict[str, Any]]:
         def child(payload: str, args: Any = None, *, deadline_s: float = 120, **how: Any) -> Any:
             return children.run(payload, args, deadline_s=deadline_s, **how)
 
-        given = {"host": host, "options": options, "child": child}
+        given = {"host": host, "options": options, "child": child, "container": no_container}
         return [asdict(result) for probe in probes for result in judge(probe, given)]
+
+
+def no_container(*_: Any, **__: Any) -> Any:
+    """What the fixture ``container`` is where no engine is installed."""
+    raise NotApplicable("engine.clients", "no container engine installed", "no client and no socket")
 
 
 def judge(probe: str, given: dict[str, Any]) -> Iterator[Result]:

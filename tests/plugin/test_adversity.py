@@ -40,7 +40,12 @@ def in_namespace(bench: Bench, setup: str, *args: str, **env: str) -> subprocess
     script = f"{setup} && exec {shlex.join(bench.command(*args))}"
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", script],
-        cwd=bench.project, env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False,
+        cwd=bench.project,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -53,7 +58,10 @@ def test_full_disk(bench: Bench) -> None:
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f"{setup} && exec {shlex.join(command)}"],
         env={**os.environ, "TMPDIR": "/mnt", "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 10, done.stdout + done.stderr
     assert "no place to work" in done.stdout
@@ -69,7 +77,12 @@ def test_record_on_a_full_disk(bench: Bench) -> None:
     setup = "mount -t tmpfs -o size=8k none /mnt && head -c 4096 /dev/zero > /mnt/fill"
     command = f"{setup} && {shlex.join(bench.command('--gpucheck-record=/mnt/r.jsonl'))}; s=$?; cp /mnt/r.jsonl {kept}; exit $s"
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command], cwd=bench.project, capture_output=True, text=True, timeout=120, check=False
+        ["unshare", "-m", "sh", "-c", command],
+        cwd=bench.project,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 10, done.stdout + done.stderr
     assert "the record could not be written" in done.stdout
@@ -95,7 +108,9 @@ def test_full_shared_memory(bench: Bench) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="becoming another user needs root, setpriv")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="becoming another user needs root, setpriv"
+)
 def test_another_user() -> None:
     """An ordinary user gets verdicts too."""
     drop = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]
@@ -139,5 +154,9 @@ def test_nothing_is_written_beside_the_record(bench: Bench) -> None:
     assert {p for root in watched for p in root.rglob("*")} == before
     assert list(bench.project.iterdir()) == []
     run = ran.rows[0]["run"]
-    left = [p for p in Path("/tmp").glob("gpucheck-run-*") if (p / "owner.json").exists() and run in (p / "owner.json").read_text()]
+    left = [
+        p
+        for p in Path("/tmp").glob("gpucheck-run-*")
+        if (p / "owner.json").exists() and run in (p / "owner.json").read_text()
+    ]
     assert left == []

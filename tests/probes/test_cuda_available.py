@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpucheck import profile
+from gpucheck.probes import test_cuda_available as probe
+from gpucheck.verdict import NotApplicable
 from tests.fakes import machine
+from tests.fakes.answers import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +42,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def judged(built: Path, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Judges a machine by name (None: this one) and returns the results of ``cuda-available``."""
 
-    def judge(name: str | None, **env: str) -> list[dict[str, Any]]:
-        argv = [sys.executable, str(machine.HERE / "judge.py"), sys.executable, "cuda_available"]
+    def judge(name: str | None, python: str = sys.executable, **env: str) -> list[dict[str, Any]]:
+        argv = [sys.executable, str(machine.HERE / "judge.py"), python, "cuda_available"]
         environment = os.environ | env
         if name is not None:
             played = machine.load(name)
@@ -138,3 +142,20 @@ def test_a_torch_that_cannot_be_imported(
     (finding,) = host["findings"]
     assert finding["pitfall"] == pitfall
     assert any(words in line for line in finding["evidence"]), finding["evidence"]
+
+
+def test_a_named_python_without_torch_is_bad(judged: Callable[..., list[dict[str, Any]]], tmp_path: Path) -> None:
+    """Who names a Python to be judged expects torch in it; the GPU's own row is explained by the host's."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    host, gpu = judged("rtx-4090", python=str(bare))
+    assert [finding["pitfall"] for finding in host["findings"]] == ["torch-missing"]
+    assert (gpu["verdict"], gpu["blocked_by"]) == ("unable", "cuda-available")
+
+
+def test_a_host_without_torch_is_not_applicable() -> None:
+    """Where nobody named a Python, a host that runs containers alone needs no torch of its own."""
+    lack = probe.no_torch(facts({"python.executable": sys.executable}), profile.resolve({}))
+    assert isinstance(lack, NotApplicable)
+    assert lack.because.value == "torch is not installed: extra `torch`"

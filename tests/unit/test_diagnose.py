@@ -176,13 +176,13 @@ def test_a_message_across_two_pieces_is_found(offset: int) -> None:
     assert [p.line for p in diagnosis.answers[0].places] == [before.count(b"\n") + 1, before.count(b"\n") + 3]
 
 
-@pytest.mark.parametrize("before", [0, 3000, CHUNK_BYTES - 10, CHUNK_BYTES + 10, 3 * CHUNK_BYTES])
+@pytest.mark.parametrize("before", [0, 3000, CHUNK_BYTES - 2000, CHUNK_BYTES - 10, CHUNK_BYTES + 10, 3 * CHUNK_BYTES])
 def test_an_endless_line_is_searched(before: int) -> None:
     """A log that is one line of any length is searched too, and shown in part."""
-    diagnosis = read(b"x" * before + b" RuntimeError: received 0 items of ancdata " + b"y" * CHUNK_BYTES)
-    assert ids(diagnosis)[:1] == ["nofile-too-low"]
-    assert len(diagnosis.answers[0].places) == 1
-    assert len(diagnosis.answers[0].places[0].text) < 10_000
+    scan = Scan(small_lexicon())
+    scan.read(io.BytesIO(b"x" * before + b" pressure lost in pipe section 7 " + b"y" * CHUNK_BYTES), "log")
+    assert [(s.pattern.pitfall, s.place.line) for s in scan.sightings] == [("pipe-burst", 1)]
+    assert len(scan.sightings[0].place.text) < 10_000
 
 
 def test_two_ranks_in_turn_keep_their_lines() -> None:
@@ -199,11 +199,21 @@ def test_unrelated_lines_do_not_join() -> None:
 
 
 def test_a_busy_literal_hides_nothing() -> None:
-    """A word on a hundred thousand lines does not hide the one line that means it, wherever that stands."""
-    noise = b"received 0 items in this batch\n" * 100_000
-    message = b"RuntimeError: received 0 items of ancdata\n"
+    """A text on a hundred thousand lines leaves the fast search, and the one line that means it is found."""
+    noise, message = b"pressure lost in pipe section none\n" * 100_000, b"pressure lost in pipe section 7\n"
     for data in (message + noise, noise + message):
-        assert ids(read(data))[:1] == ["nofile-too-low"]
+        scan = Scan(small_lexicon())
+        scan.read(io.BytesIO(data), "log")
+        assert table(judge(scan.sightings, scan.lexicon.pitfalls, None)) == [("pipe-burst", HIGH)]
+        assert scan._busy == [b"pressure lost in pipe section"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_wide_encodings_keep_their_letters(encoding: str) -> None:
+    """A log in a wide encoding, with a mark or without, is shown as it was written."""
+    line = "训练 failed: RuntimeError: received 0 items of ancdata"
+    places = read(f"epoch 1\n{line}\n".encode(encoding)).answers[0].places
+    assert [(place.line, place.text) for place in places] == [(2, line)]
 
 
 def test_a_repeated_failure_is_kept_short() -> None:

@@ -233,7 +233,9 @@ class TestImport:
         hidden = tmp_path / "nvidia" / "needed" / "lib"
         hidden.mkdir(parents=True)
         compile_library(hidden / "libneeded.so.3", "int f(void) { return 1; }", "-Wl,-soname,libneeded.so.3")
-        compile_library(tmp_path / "user.so", "int f(void); int g(void) { return f(); }", str(hidden / "libneeded.so.3"))
+        compile_library(
+            tmp_path / "user.so", "int f(void); int g(void) { return f(); }", str(hidden / "libneeded.so.3")
+        )
         told = imported(module(f"import ctypes; ctypes.CDLL({str(tmp_path / 'user.so')!r})"))
         assert told["ended"] == "raises"
         assert told["library"] == "libneeded.so.3"
