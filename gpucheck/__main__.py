@@ -73,7 +73,11 @@ def _interrupt(number: int, _: Any) -> None:
 def _list(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="gpucheck list", description="List the probes, or the faults to rehearse.")
     parser.add_argument("--pitfalls", action="store_true", help="the knowledge base instead")
+    parser.add_argument("--faults", action="store_true", help="the faults of --rehearse instead, and what each needs")
     args = parser.parse_args(argv)
+    if args.faults:
+        _list_faults()
+        return 0
     if args.pitfalls:
         from gpucheck import pitfalls
 
@@ -85,6 +89,15 @@ def _list(argv: Sequence[str]) -> int:
     for probe in catalogue.probes():
         print(f"{probe.id:<24} {probe.level:<8} {probe.title}")
     return 0
+
+
+def _list_faults() -> None:
+    from gpucheck import rehearsal
+
+    for fault in rehearsal.FAULTS.values():
+        needs = f"; needs {', '.join(fault.needs)}" if fault.needs else ""
+        print(f"{fault.id:<24} {fault.title}")
+        print(f"{'':<24} {fault.probe} says {' or '.join(fault.pitfalls)}{needs}")
 
 
 def _explain(argv: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import OLDEST_DRIVER, driver_runs
 from gpucheck.initialisation import bad, cause
-from gpucheck.verdict import Unable
+from gpucheck.verdict import Unable, Unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -200,7 +200,7 @@ def _failed(kernel: Kernel, name: str) -> Finding:
     if code in IN_THE_WAY:
         raise Unable(said, pitfall=BUSY)
     if code not in _PITFALLS:
-        raise Unable(f"a kernel on {said}")
+        raise Unexplained(f"a kernel on {said}", kernel.text)
     return bad(_PITFALLS[code], said, gpu=name)
 
 

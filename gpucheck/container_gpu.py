@@ -60,7 +60,7 @@ class Cdi:
     schema: str | None
 
 
-_NAME: Final = re.compile(r"""^\s*(?:-\s*)?["']?name["']?\s*:\s*["']?([\w:.-]+)["']?""", re.MULTILINE)
+_NAME: Final = re.compile(r"""(?:^|[{,])\s*(?:-\s*)?["']?name["']?\s*:\s*["']?([\w:.-]+)["']?""", re.MULTILINE)
 _DRIVER: Final = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)?)")
 _SCHEMA: Final = re.compile(r"""["']?cdiVersion["']?\s*:\s*["']?([\d.]+)""")
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gpucheck import scratch
+from gpucheck import own_code, scratch
 from gpucheck.engine import OPEN_S, Container, open_engine
 from gpucheck.engine.find import Missing
 from gpucheck.inner import REPORT, Inner, mark_of
 from gpucheck.process import Children
+from gpucheck.rehearsal import UNCHANGED
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
+    from gpucheck.own_code import OwnCode
     from gpucheck.process import Reply
     from gpucheck.profile import Options
+    from gpucheck.rehearsal import Change
     from gpucheck.report import Report
 
 ROOM_S = 2.0
@@ -84,15 +87,25 @@ def deadline(request: pytest.FixtureRequest) -> Deadline:
     return Deadline(min(own, _inner(request).given.ends - ROOM_S))
 
 
+def payload_of(name: str, beside: Path) -> str:
+    """A payload's path where it lies beside its probe, in ``beside``, as a site's does; else its name, one of ours."""
+    own = beside / f"{name}.py"
+    return str(own) if own.is_file() else name
+
+
 class Child:
     """Runs payloads of the judged Python within the probe's deadline; see :meth:`gpucheck.process.Children.run`."""
 
-    def __init__(self, children: Children, deadline: Deadline) -> None:
+    def __init__(self, children: Children, deadline: Deadline, beside: Path, change: Change = UNCHANGED) -> None:
+        self.change = change
         self.children = children
         self.deadline = deadline
+        self.beside = beside
 
     def __call__(self, payload: str, args: Any = None, *, deadline_s: float | None = None, **how: Any) -> Reply:
         """Run a payload and return its reply."""
+        name, payload = payload, payload_of(payload, self.beside)
+        args, how = self.change.child_args(name, args), self.change.child_how(name, how)
         return self.children.run(payload, args, deadline_s=self.deadline.left_s(deadline_s), **how)
 
     def argv(self, argv: list[str], *, deadline_s: float | None = None, **how: Any) -> Reply:
@@ -106,7 +119,7 @@ def child(request: pytest.FixtureRequest, children: Children, deadline: Deadline
     inner = _inner(request)
     made = request.node.stash[REPORT]
     children.progress = lambda text: inner.tell(leg=text, probe=made.probe)
-    yield Child(children, deadline)
+    yield Child(children, deadline, request.path.parent, inner.change)
     children.progress = lambda _: None
 
 
@@ -151,10 +164,12 @@ def engines(request: pytest.FixtureRequest, children: Children) -> Iterator[Engi
 class Containers:
     """Runs payloads in containers within the probe's deadline."""
 
-    def __init__(self, engines: Engines, report: Report, deadline: Deadline) -> None:
+    def __init__(self, engines: Engines, report: Report, deadline: Deadline, beside: Path) -> None:
+        self.change = engines.inner.change
         self.engines = engines
         self.report = report
         self.deadline = deadline
+        self.beside = beside
 
     @property
     def engine(self) -> Engine:
@@ -163,14 +178,15 @@ class Containers:
 
     def __call__(self, payload: str, args: Any = None, *, deadline_s: float | None = None, **how: Any) -> Reply:
         """Run a payload in a container described by ``how`` (fields of :class:`gpucheck.engine.Container`)."""
-        engine = self.engine
-        return engine.run(payload, args or {}, Container(**how), self.deadline.left_s(deadline_s))
+        wanted = Container(**{**how, **self.change.container})
+        args = self.change.container_args(payload, args or {})
+        return self.engine.run(payload_of(payload, self.beside), args, wanted, self.deadline.left_s(deadline_s))
 
 
 @pytest.fixture
-def container(engines: Engines, report: Report, deadline: Deadline) -> Containers:
+def container(request: pytest.FixtureRequest, engines: Engines, report: Report, deadline: Deadline) -> Containers:
     """Run payloads in containers."""
-    return Containers(engines, report, deadline)
+    return Containers(engines, report, deadline, request.path.parent)
 
 
 @pytest.fixture
@@ -179,7 +195,7 @@ def volume(container: Containers) -> Iterator[Callable[[], tuple[str, str]]]:
     made: list[str] = []
 
     def make() -> tuple[str, str]:
-        name, place = container.engine.create_volume()
+        name, place = container.engine.create_volume(container.change.volume)
         made.append(name)
         return name, place
 
@@ -201,6 +217,18 @@ def image(request: pytest.FixtureRequest) -> str:
     """One image that the operator named."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def dataset(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
+    """The dataset that the operator named."""
+    return own_code.named(request.param, _inner(request).given.started_in, host)
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
+    """The model that the operator named."""
+    return own_code.named(request.param, _inner(request).given.started_in, host)
 
 
 @pytest.fixture

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Everything that the probes' side needs. ``ends`` is the run's deadline on the monotonic clock, in seconds."""
+    """Everything that the probes' side needs.
+
+    ``ends`` is the run's deadline on the monotonic clock, in seconds; ``started_in`` the folder in which the operator
+    started it, None where that folder is gone; ``rehearsal`` the id of the fault that is rehearsed.
+    """
 
     run: str
     folder: Path
@@ -24,3 +28,5 @@ class Given:
     facts: Facts
     record: Path
     ends: float
+    started_in: Path | None
+    rehearsal: str | None = None

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import record, words
+from gpucheck import pitfalls, record, rehearsal, words
+from gpucheck.facts import Facts, read
 from gpucheck.report import Report
 from gpucheck.verdict import Bug, Outcome, Result, Subject, Unable, Verdict, accept, outcome
 
@@ -33,10 +34,13 @@ EVENTS = "GPUCHECK_EVENTS"
 LEVELS = ("quick", "default", "deep")
 DISTURBANCE = ("none", "idle", "any")
 BELT_S = 30.0
+CHANGING = ("disk.", "memory.", "shm.")
 REPORT = pytest.StashKey[Report]()
 RESULT = pytest.StashKey[Result]()
 BEGAN = pytest.StashKey[tuple[str, float]]()
 PROBE_VERSION = 1
+# A probe that takes one of these is about something that the operator named; unnamed, it is not there.
+NAMED = ("image", "dataset", "model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class Inner:
         self.given = given
         self.events = events
         self.record = record.Record(given.record, given.run)
+        self.change = rehearsal.change_of(given.rehearsal)
         self.level = LEVELS.index(given.options["level"])
 
     @staticmethod
@@ -96,6 +101,12 @@ class Inner:
         with self.events.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(event, default=str) + "\n")
 
+    def facts_now(self, names: tuple[str, ...]) -> Facts:
+        """The run's facts, those of ``names`` that a failure may have changed read again."""
+        changed = [name for name in names if name.startswith(CHANGING)]
+        fresh = read(changed) if changed else Facts()
+        return self.given.facts.plus(fresh[name] for name in changed)
+
     # Collection
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -103,15 +114,29 @@ class Inner:
         if "gpu" in metafunc.fixturenames:
             gpus = self.given.facts.known("nvml.gpus") or [None]
             metafunc.parametrize("gpu", gpus, ids=[g["uuid"] if g else "none" for g in gpus], indirect=True)
-        if "image" in metafunc.fixturenames:
-            images = self.given.options["image"]
-            metafunc.parametrize("image", images, ids=list(images), indirect=True)
+        for kind in NAMED:
+            if kind in metafunc.fixturenames and (named := self._named(kind)):
+                metafunc.parametrize(kind, named, ids=list(named), indirect=True)
+
+    def _named(self, kind: str) -> tuple[str, ...]:
+        """What the operator named of that kind."""
+        given = self.given.options[kind] or ()
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    def _is_there(self, item: pytest.Item) -> bool:
+        """Whether what an item is about was named, if that is for the operator to do."""
+        wanted = [kind for kind in NAMED if kind in getattr(item, "fixturenames", ())]
+        return all(self._named(kind) for kind in wanted)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep what belongs to the level, cheap before costly before disturbing, and write the plan."""
+        items[:] = [item for item in items if self._is_there(item)]
+        only = rehearsal.FAULTS[self.given.rehearsal].probe if self.given.rehearsal else None
         marks = {item: mark_of(item) for item in items}
-        chosen = [item for item in items if LEVELS.index(marks[item].level) <= self.level]
+        chosen = [
+            item for item in items if LEVELS.index(marks[item].level) <= self.level and only in (None, probe_id(item))
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         for item in chosen:
             item.add_marker(pytest.mark.timeout(marks[item].deadline_s + BELT_S, method="thread"))
@@ -119,7 +144,9 @@ class Inner:
         items[:] = chosen
         plan = [{"probe": probe_id(item), "subject": self.subject(item).id} for item in items]
         left_out = [
-            {"probe": probe_id(item), "why": f"level {marks[item].level}"} for item in marks if item not in chosen
+            {"probe": probe_id(item), "why": f"level {marks[item].level}" if only is None else "rehearsal of another"}
+            for item in marks
+            if item not in chosen
         ]
         row = self.record.append("plan", {"items": plan, "left_out": left_out})
         self.tell(plan=row, titles={probe_id(item): title_of(item) for item in items})
@@ -135,8 +162,9 @@ class Inner:
         if gpu:
             details = {name: gpu.get(name) for name in ("uuid", "pci", "index", "capability", "memory_bytes")}
             return Subject("gpu", gpu["uuid"], f"GPU {gpu['index']} {gpu['name']}", details)
-        if call and "image" in call.params:
-            return Subject("image", call.params["image"], call.params["image"])
+        for named in NAMED:
+            if call and named in call.params:
+                return Subject(named, call.params[named], call.params[named])
         kind = mark_of(item).subject
         host = facts.known("machine.hostname") or "this host"
         return Subject(kind, facts.known("machine.id") or host, host if kind == "host" else kind)
@@ -154,6 +182,7 @@ class Inner:
             essential=mark.essential,
             deep=self.level == LEVELS.index("deep"),
             tell=lambda leg: self.tell(leg=leg, probe=probe_id(item)),
+            facts=self.facts_now,
         )
         item.stash[BEGAN] = (_now(), time.monotonic())
         row = {"probe": probe_id(item), "subject": self.subject(item).id, "at": _now()}
@@ -189,11 +218,16 @@ class Inner:
 
     def _finish(self, item: pytest.Item) -> None:
         started, since = item.stash[BEGAN]
-        result = replace(item.stash[RESULT], started=started, duration_s=round(time.monotonic() - since, 3))
+        result = replace(
+            item.stash[RESULT],
+            started=started,
+            duration_s=round(time.monotonic() - since, 3),
+            rehearsal=self.given.rehearsal,
+        )
         policy = self.given.options.policy
         result = accept(result, policy, started[:10])
         try:
-            spoken = [words.of(f, self.given.facts, self.given.options.lang).to_json() for f in result.findings]
+            spoken = [words.of(f, self.given.facts, self.given.options).to_json() for f in result.findings]
         except Bug as bug:
             lacking = (*result.lacking, str(bug))
             result, spoken = replace(result, verdict=Verdict.CHECKER_ERROR, findings=(), lacking=lacking), []
@@ -231,6 +265,10 @@ def _now() -> str:
 def pytest_configure(config: pytest.Config) -> None:
     """Read what the controller gave, and serve the fixtures."""
     given = pickle.loads(Path(os.environ[GIVEN]).read_bytes())  # noqa: S301 - our own file, in the run's private folder
+    try:
+        pitfalls.with_site(given.options["probes"])
+    except pitfalls.PitfallError as error:
+        raise pytest.UsageError(f"{given.options['probes']}: {error}") from None
     config.pluginmanager.register(Inner(given, Path(os.environ[EVENTS])), "gpucheck-inner")
     from gpucheck import fixtures
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from gpucheck import nccl_log
-from gpucheck.nccl_log import Log, Trouble
+from gpucheck.nccl_log import Log, Place, Trouble
 from gpucheck.shm_need import bytes_text, size_text
 from gpucheck.verdict import Finding, Verdict
 
@@ -107,7 +107,8 @@ class Seen:
     @property
     def tests_shm(self) -> bool:
         """Whether this run says something about /dev/shm: its bytes, or NCCL's pool for the network, lay there."""
-        return self.end in OUT_OF_SHM or self.log.uses_dev_shm or bool(self.peak_bytes and self.log.segments)
+        pools = any(segment.place is Place.DEV_SHM for segment in self.log.segments)
+        return self.end in OUT_OF_SHM or self.log.uses_dev_shm or bool(self.peak_bytes and pools)
 
     def __str__(self) -> str:
         return self.words

@@ -144,6 +144,6 @@ def worst_share(models: Mapping[str, Mapping[str, Any]]) -> float:
     return max((one.share for name, model in models.items() for one in outputs(name, model)), default=float("inf"))
 
 
-def unloadable(text: str) -> str:
-    """The pitfall of a model that ONNX Runtime does not load, from its words."""
-    return next((pitfall for pitfall, phrase in _UNLOADABLE if phrase in text), "onnx-invalid-graph")
+def unloadable(text: str) -> str | None:
+    """The pitfall of a model that ONNX Runtime does not load, from its words; None where they say something else."""
+    return next((pitfall for pitfall, phrase in _UNLOADABLE if phrase in text), None)

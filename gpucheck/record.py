@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 KEEP = 100
 SUFFIX = ".jsonl"
+REHEARSAL = "rehearsal-"
+"""How the names of rehearsals' records begin: they are no runs of the machine."""
 
 
 def state_folder() -> Path:
@@ -94,9 +96,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def prune(folder: Path, keep: int = KEEP) -> None:
-    """Keep the newest ``keep`` records of the state folder; run ids sort by time."""
-    for path in sorted(folder.glob("*" + SUFFIX))[:-keep]:
-        path.unlink(missing_ok=True)
+    """Keep the newest ``keep`` records of the state folder, and as many of rehearsals; run ids sort by time."""
+    for pattern in (f"[!{REHEARSAL[0]}]*{SUFFIX}", f"{REHEARSAL}*{SUFFIX}"):
+        for path in sorted(folder.glob(pattern))[:-keep]:
+            path.unlink(missing_ok=True)
 
 
 def result_row(result: Result) -> dict[str, Any]:

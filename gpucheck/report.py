@@ -10,15 +10,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.verdict import Because, Bug, Finding, NotApplicable, NotRun, Result, Subject, Unable, Verdict, verdict_of
+from gpucheck import attribution
+from gpucheck.verdict import (
+    Because,
+    Bug,
+    Failed,
+    Finding,
+    NotApplicable,
+    NotRun,
+    Result,
+    Subject,
+    Unable,
+    Unexplained,
+    Verdict,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from gpucheck.facts import Facts
+
 
 @dataclass
 class Report:
-    """What one probe has seen of one subject so far. ``essential`` are the legs that it must have tried."""
+    """What one probe has seen of one subject so far. ``essential`` are the legs that it must have tried.
+
+    ``facts`` gives this machine's facts by name when a failure's words are to be explained.
+    """
 
     probe: str
     title: str
@@ -26,6 +45,7 @@ class Report:
     essential: tuple[str, ...] = ()
     deep: bool = False
     tell: Callable[[str], None] = lambda _: None
+    facts: Callable[[tuple[str, ...]], Facts] | None = None
     evidence: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     measures: dict[str, float] = field(default_factory=dict)
@@ -60,6 +80,20 @@ class Report:
         texts = {name: str(value) for name, value in params.items()}
         self.findings.append(Finding(pitfall, weight, evidence, texts, confidence))
 
+    def explain(self, told: Unexplained | Failed) -> bool:
+        """Whether the knowledge base knows what the words of a failure mean: a defect then, as sure as it is.
+
+        What an earlier leg has already found is more evidence, not a second defect.
+        """
+        finding = attribution.cause_of(told, self.facts)
+        if finding is None:
+            return False
+        if finding.pitfall in {earlier.pitfall for earlier in self.findings}:
+            self.evidence += finding.evidence
+        else:
+            self.findings.append(finding)
+        return True
+
     def not_run(self, leg: str, why: str) -> None:
         """A leg that a *known* fact rules out here, and which fact."""
         self.missed.append(NotRun(leg, why))
@@ -69,20 +103,29 @@ class Report:
         """One way of asking. ``Unable`` or ``NotApplicable`` raised inside end this leg alone."""
         try:
             yield
-        except Unable as lack:
-            self.missed.append(NotRun(name, str(lack)))
-            self.blocked_by = self.blocked_by or lack.blocked_by
-            if name in self.essential:
-                self.lacking += [f"{name}: {item}" for item in lack.lacking]
         except NotApplicable as ruled_out:
             self.missed.append(NotRun(name, str(ruled_out.because.value)))
             self.ruled_out = self.ruled_out or ruled_out.because
-        else:
-            self.ran.append(name)
-            self.tell(name)
+            return
+        except (Unable, Failed) as lack:
+            if not isinstance(lack, (Unexplained, Failed)) or not self.explain(lack):
+                self._lack(name, lack)
+                return
+        self.ran.append(name)
+        self.tell(name)
+
+    def _lack(self, name: str, lack: Unable | Failed) -> None:
+        if isinstance(lack, Failed):
+            raise lack
+        self.missed.append(NotRun(name, str(lack)))
+        self.blocked_by = self.blocked_by or lack.blocked_by
+        if name in self.essential:
+            self.lacking += [f"{name}: {item}" for item in lack.lacking]
 
     def result(self, error: BaseException | None = None) -> Result:
         """The result, judged: from what was seen, or from the exception that ended the probe."""
+        if isinstance(error, (Unexplained, Failed)) and self.explain(error):
+            error = None
         verdict = self._judge(error)
         lacking = list(self.lacking)
         because = None

@@ -6,6 +6,7 @@ No pytest here: the user's session (``replay``) and ``gpucheck run`` are two way
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import os
 import pickle
@@ -13,23 +14,26 @@ import re
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpucheck
-from gpucheck import cleanup, owner, record, scratch
+from gpucheck import cleanup, owner, record, rehearsal, scratch, stage
 from gpucheck.facts import Expectation, Facts, expect
+from gpucheck.given import Given
 from gpucheck.process import Children, Follow
 from gpucheck.profile import UsageError
-from gpucheck.verdict import Exit, Outcome, Result, Subject, Verdict, accept, exit_status, outcome
+from gpucheck.stage import Stage
+from gpucheck.verdict import Exit, Outcome, Result, Subject, Unable, Verdict, accept, exit_status, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpucheck.process import Reply
     from gpucheck.profile import Options
+    from gpucheck.rehearsal import Fault
 
 PACKAGE = Path(__file__).parent
 FACTS_S = 20.0
@@ -61,6 +65,7 @@ class Run:
 
     def __post_init__(self) -> None:
         _refuse_namesake()
+        self.faults = rehearsal.named(self.options["rehearse"])
         self.owner = owner.this_run()
         self.path = record_path(self.options, self.owner.run)
         self.record = record.Record(self.path, self.owner.run)
@@ -72,6 +77,8 @@ class Run:
         self.results: list[Result] = []
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
+        self.rehearsing: str | None = None
+        self.rehearsed: list[rehearsal.Outcome] = []
         self.interrupted = False
         self.began = False
 
@@ -94,23 +101,65 @@ class Run:
                 raise
 
     def _probe(self, children: Children, folder: Path, ends: float) -> None:
-        self.facts = self._read_facts(children, folder)
+        self.facts = self._read_facts(children, folder, self.options, Stage())
         self._begin()
-        events = folder / "events"
-        given = folder / "given"
-        given.write_bytes(pickle.dumps(self._given(folder, ends)))
+        if not self.faults:
+            self._perform_on(Stage(), self._given(folder, ends), children)
+        for fault in self.faults:
+            self._rehearse(fault, children, folder)
+
+    def _perform_on(self, on: Stage, to_give: Given, children: Children) -> None:
+        """Run the child pytest in those surroundings, and account for what it was to do."""
+        events, given = to_give.folder / "events", to_give.folder / "given"
+        events.unlink(missing_ok=True)
+        given.write_bytes(pickle.dumps(to_give))
+        before = len(self.results)
         reply = children.run_argv(
-            self._argv(),
-            deadline_s=max(5.0, ends - time.monotonic()) + GRACE_S,
-            env={**_own_path(), "GPUCHECK_GIVEN": str(given), "GPUCHECK_EVENTS": str(events)},
+            on.argv(self._argv()),
+            deadline_s=max(5.0, to_give.ends - time.monotonic()) + GRACE_S,
+            env={**_own_path(), **on.env, "GPUCHECK_GIVEN": str(given), "GPUCHECK_EVENTS": str(events)},
             follow=Follow(events, self._hear),
-            after=[sys.executable, "-B", "-m", "gpucheck.cleanup", str(folder)],
+            after=[sys.executable, "-B", "-m", "gpucheck.cleanup", str(to_give.folder)],
         )
-        self._close(reply)
+        self._close(reply, before)
 
-    def _given(self, folder: Path, ends: float) -> Any:
-        from gpucheck.given import Given
+    def _rehearse(self, fault: Fault, children: Children, folder: Path) -> None:
+        """Bring up one fault, in children of its own, and hold its probe to it."""
+        self.rehearsing = fault.id
+        before = len(self.results)
+        options = fault.options(self.options)
+        obstacles = stage.lacking(fault, self.facts, options["engine"])
+        if not obstacles:
+            try:
+                self._on_stage(fault, options, children, folder)
+            except Unable as lack:
+                obstacles = list(lack.lacking)
+        ended = rehearsal.judge(fault, self.results[before:])
+        if obstacles:
+            ended = rehearsal.Outcome(fault, rehearsal.End.NOT_REHEARSED, tuple(obstacles))
+        self._conclude(ended)
+        self.rehearsing = None
 
+    def _on_stage(self, fault: Fault, options: Options, children: Children, folder: Path) -> None:
+        made = stage.set_up(fault, children, folder, self.facts.known("python.executable") or sys.executable)
+        facts = self._read_facts(children, folder, options, made)
+        ends = time.monotonic() + options.budget_s
+        given = self._given(folder, ends)
+        self._perform_on(made, replace(given, options=options, facts=facts, rehearsal=fault.id), children)
+
+    def _conclude(self, ended: rehearsal.Outcome) -> None:
+        """A fault that was not seen is a row of its own: unable, or, where the probe looked, our own defect."""
+        self.rehearsed.append(ended)
+        self.notes.append(f"rehearsal: {ended}")
+        if ended.end is rehearsal.End.MISSED:
+            self._own_error(f"rehearsal of {ended}")
+        elif ended.end is rehearsal.End.NOT_REHEARSED:
+            lacking = tuple(f"rehearsal of {ended.fault.id}: {why}" for why in ended.why)
+            self._add(
+                Result(ended.fault.probe, ended.fault.title, self._host(), Verdict.UNABLE, lacking=lacking, started=now())
+            )
+
+    def _given(self, folder: Path, ends: float) -> Given:
         return Given(
             run=self.owner.run,
             folder=folder,
@@ -119,6 +168,7 @@ class Run:
             facts=self.facts,
             record=self.path,
             ends=ends,
+            started_in=_started_in(),
         )
 
     def _argv(self) -> list[str]:
@@ -126,15 +176,23 @@ class Run:
         if self.options["probes"]:
             folders.append(self.options["probes"])
         settings = ["-c", str(PACKAGE / "markers.ini"), f"--rootdir={PACKAGE}", "--noconftest", "-q"]
-        plugins = ["-p", "pytest_timeout", "-p", "gpucheck.inner"]
+        plugins = [*self._belt(), "-p", "gpucheck.inner"]
         return [sys.executable, "-B", "-m", "pytest", *settings, *plugins, *self.selection.argv(), *folders]
 
-    def _read_facts(self, children: Children, folder: Path) -> Facts:
+    def _belt(self) -> list[str]:
+        """The outer belt, where it is installed; our own deadlines hold without it, and its absence is said."""
+        if importlib.util.find_spec("pytest_timeout") is not None:
+            return ["-p", "pytest_timeout"]
+        self.notes.append("pytest-timeout is not installed here: only gpucheck's own deadlines guard this run")
+        return []
+
+    def _read_facts(self, children: Children, folder: Path, options: Options, on: Stage) -> Facts:
         out = folder / "facts.json"
         argv = [sys.executable, "-B", "-m", "gpucheck.facts", "--out", str(out)]
         if self.options["python"]:
             argv += ["--python", self.options["python"]]
-        reply = children.run_argv(argv, deadline_s=FACTS_S, env=_own_path())
+        out.unlink(missing_ok=True)
+        reply = children.run_argv(on.argv(argv), deadline_s=FACTS_S, env={**_own_path(), **on.env})
         try:
             facts = Facts.from_json(json.loads(out.read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -143,12 +201,7 @@ class Run:
             return Facts()
         for failure in facts.failures:
             self._own_error(f"a reader of facts broke: {failure}")
-        return expect(facts, self._expectations())
-
-    def _expectations(self) -> list[Expectation]:
-        """Who, beside the machine's own facts, expects GPUs here: the profile."""
-        gpus = self.options.profile.expect.get("gpus")
-        return [Expectation(f"the profile {self.options.profile.path}", gpus)] if gpus else []
+        return expect(facts, _expectations(options))
 
     def _begin(self) -> None:
         profile = self.options.profile
@@ -197,7 +250,7 @@ class Run:
         self.rows.append(row)
         self.results.append(record.result_of(row))
 
-    def _close(self, reply: Reply) -> None:
+    def _close(self, reply: Reply, before: int) -> None:
         """Account for every probe that was planned and gave no row."""
         if reply.ended.code == Exit.USAGE:
             raise UsageError(_usage_text(reply))
@@ -205,7 +258,7 @@ class Run:
         if reply.ended.kind != "exit" or reply.ended.code not in (0, 1, 5):
             self._own_error(f"the probes' process {how}: {_last_words(reply)}")
         stopped_on_purpose = reply.ended.kind == "exit" and reply.ended.code in (0, 1) and self.selection.maxfail
-        done = {(r.probe, r.subject.id) for r in self.results}
+        done = {(r.probe, r.subject.id) for r in self.results[before:]}
         for item in self.plan:
             if (item["probe"], item["subject"]) not in done and not stopped_on_purpose:
                 self._add(self._unreached(item, reply))
@@ -225,15 +278,18 @@ class Run:
         )
 
     def _own_error(self, text: str) -> None:
-        subject = Subject("host", self.facts.known("machine.id") or "host", "host")
-        self._add(Result("gpucheck", "gpucheck itself works", subject, Verdict.CHECKER_ERROR, lacking=(text.strip(),)))
+        lacking = (text.strip(),)
+        self._add(Result("gpucheck", "gpucheck itself works", self._host(), Verdict.CHECKER_ERROR, lacking=lacking))
+
+    def _host(self) -> Subject:
+        return Subject("host", self.facts.known("machine.id") or "host", "host")
 
     def _cannot_begin(self, error: OSError) -> None:
         where = error.filename or "the temporary folder"
         self._own_error(f"no place to work: {where}: {error.strerror}; set TMPDIR to a folder that can be written")
 
     def _add(self, result: Result) -> None:
-        result = accept(result, self.options.policy, now()[:10])
+        result = replace(accept(result, self.options.policy, now()[:10]), rehearsal=self.rehearsing)
         row = record.result_row(result) | {"outcome": outcome(result, self.options.policy).value, "probe_version": 1}
         row = self.record.append("result", row)
         self._take(row)
@@ -263,6 +319,8 @@ class Run:
 
     def status(self, user_passed: int = 0, user_failed: int = 0) -> Exit:
         """The exit status of the run."""
+        if self.faults and not user_failed and self.began:
+            return rehearsal.exit_of(self.rehearsed)
         status = exit_status(self.results, self.options.policy, user_passed=user_passed, user_failed=user_failed)
         looked_at = {r.probe for r in self.results}
         if status in (Exit.OK, Exit.UNDECIDED, Exit.NOTHING_JUDGED) and self.options.policy.require - looked_at:
@@ -284,7 +342,7 @@ class Run:
                 "ended": now(),
                 "counts": counts,
                 "not_reached": missed,
-                "machine_verdict": _machine_verdict(self.results, self.status(), status),
+                "machine_verdict": "rehearsal" if self.faults else _machine_verdict(self.results, self.status(), status),
                 "user_tests": {"passed": user_passed, "failed": user_failed},
                 "exit": int(status),
             },
@@ -302,6 +360,12 @@ def _machine_verdict(results: list[Result], own: Exit, status: int) -> str:
     return {Exit.BAD: "bad", Exit.NOTHING_JUDGED: "nothing-judged"}.get(own, "undecided")
 
 
+def _expectations(options: Options) -> list[Expectation]:
+    """Who, beside the machine's own facts, expects GPUs here: the profile."""
+    gpus = options.profile.expect.get("gpus")
+    return [Expectation(f"the profile {options.profile.path}", gpus)] if gpus else []
+
+
 def now() -> str:
     """The time in UTC, to the millisecond, as the record writes it."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -309,7 +373,17 @@ def now() -> str:
 
 def record_path(options: Options, run: str) -> Path:
     """Where the record of this run goes."""
-    return Path(options["record"]).absolute() if options["record"] else record.state_folder() / f"{run}{record.SUFFIX}"
+    if options["record"]:
+        return Path(options["record"]).absolute()
+    kind = record.REHEARSAL if options["rehearse"] else ""
+    return record.state_folder() / f"{kind}{run}{record.SUFFIX}"
+
+
+def _started_in() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _own_path() -> dict[str, str]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.facts import Facts
+    from gpucheck.profile import Options
     from gpucheck.verdict import Finding
 
 _PLACEHOLDER = re.compile(r"\{([a-z][\w.]*)\}")
@@ -45,15 +46,15 @@ def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
-def of(finding: Finding, facts: Facts | None, lang: str) -> Worded:
-    """The words of a finding. Raises Bug for a pitfall that has no entry."""
+def of(finding: Finding, facts: Facts | None, options: Options) -> Worded:
+    """The words of a finding, in the operator's language. Raises Bug for a pitfall that neither we nor the site know."""
     try:
-        entry = pitfalls.load().get(finding.pitfall)
+        entry = pitfalls.with_site(options["probes"]).get(finding.pitfall)
     except pitfalls.PitfallError as error:
         raise Bug(f"the knowledge base cannot be read: {error}") from None
     if entry is None:
         raise Bug(f"the knowledge base has no entry `{finding.pitfall}`")
-    text = entry.words(lang)
+    text = entry.words(options.lang)
     return Worded(
         headline=fill(text.headline, finding.params, facts),
         wrong_guess=text.wrong_guess,

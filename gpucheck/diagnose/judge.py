@@ -224,7 +224,9 @@ def _confidence(case: _Case, alive: Mapping[str, _Case]) -> Confidence:
     if letters < FAIR_LETTERS:
         return Confidence.MEDIUM if case.decided() and case.usable() else Confidence.LOW
     if case.doubted():
-        return Confidence.MEDIUM if not case.rivals else Confidence.LOW
+        # Facts of this machine may not be those of the log's; they lower an entry only beneath one they leave alone.
+        better = any(not alive[rival].doubted() for rival in case.rivals)
+        return Confidence.LOW if better else Confidence.MEDIUM
     if case.decided():
         tied = any(alive[rival].decided() for rival in case.rivals)
         return Confidence.MEDIUM if tied else Confidence.HIGH

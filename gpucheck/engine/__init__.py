@@ -83,10 +83,11 @@ class Engine:
         found: dict[str, Any] | None = self.call("image", name=name)
         return found
 
-    def create_volume(self) -> tuple[str, str]:
-        """A new marked volume: its name, and its mount point on the host."""
+    def create_volume(self, options: Mapping[str, str] | None = None) -> tuple[str, str]:
+        """A new marked volume: its name, and its mount point on the host. ``options`` are the local driver's."""
         name = f"gpucheck-{secrets.token_hex(6)}"
-        return name, self.call("create_volume", name=name, labels=self.owner.labels())
+        wanted = {"name": name, "labels": self.owner.labels(), "options": dict(options or {})}
+        return name, self.call("create_volume", **wanted)
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume that this run made."""

@@ -119,9 +119,9 @@ def _logs(client, container):
         return "[no logs: %s]" % error
 
 
-def create_volume(client, name, labels):
-    """A local volume; returns its mount point on the engine's host."""
-    return client.volumes.create(name=name, labels=labels).attrs.get("Mountpoint", "")
+def create_volume(client, name, labels, options):
+    """A local volume with these options of its driver; returns its mount point on the engine's host."""
+    return client.volumes.create(name=name, labels=labels, driver_opts=options).attrs.get("Mountpoint", "")
 
 
 def remove_volume(client, name):

@@ -58,7 +58,7 @@ def why_closed(path: str) -> str | None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError as error:
-        return errno.errorcode.get(error.errno, str(error.errno))
+        return errno.errorcode.get(error.errno or 0, str(error.errno))
     return None
 
 
@@ -69,7 +69,7 @@ def why_not_written(path: str) -> str | None:
             pass
         os.unlink(path)
     except OSError as error:
-        return errno.errorcode.get(error.errno, str(error.errno))
+        return errno.errorcode.get(error.errno or 0, str(error.errno))
     return None
 
 

@@ -1,12 +1,14 @@
 """Epochs through a torch ``DataLoader`` by given start methods, every sample compared with what the parent reads.
 
 Arguments (all but the first optional): ``start_methods`` [fork, spawn, forkserver], ``dataset`` ("MODULE:FACTORY"),
-``path`` (folders to find it in), ``stack`` (collate samples into one tensor), ``workers``, ``batch``, ``epochs``,
-``persistent``, ``timeout_s`` (of one batch), ``hold`` (keep every batch alive, as a job does that collects its
-predictions). Answer: ``{"torch", "cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries
-``descriptors`` and either ``epochs`` and ``steady`` or a ``fault``: in which ``stage``, in whose words (``told``), how
-workers ended (``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker
-went away.
+``path`` (folders to find it in), ``cwd`` (where it runs), ``samples`` (read at most so many, evenly spread; 0: all),
+``stack`` (collate samples into one tensor), ``workers``, ``batch``, ``epochs``, ``persistent``, ``timeout_s`` (of one
+batch), ``hold`` (keep every batch alive, as a job does that collects its predictions). Answer: ``{"torch",
+"cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries ``descriptors`` and either ``samples`` (how
+many the dataset has), ``opened`` (files that it opened before workers started), ``forked_at`` (where its module forked while it was
+imported, or ""), ``epochs`` and ``steady``, or a
+``fault``: in which ``stage`` (loading, pickling, running), in whose words (``told``), how workers ended
+(``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker went away.
 
 Standard library and torch; numpy is not needed. Runs on Python 3.8 and later.
 """
@@ -27,6 +29,7 @@ import resource
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
@@ -38,6 +41,8 @@ from torch.utils.data import DataLoader, get_worker_info
 DEFAULTS = {
     "dataset": "loader_datasets:images",
     "path": [],
+    "cwd": None,
+    "samples": 0,
     "stack": True,
     "workers": 2,
     "batch": 4,
@@ -155,11 +160,66 @@ def culprit(value: Any, name: str = "dataset", depth: int = 4) -> str:
     return name
 
 
+class Forks:
+    """Where a module forked this process while it was being imported: a spawned worker would do so again."""
+
+    module = ""
+    where = ""
+
+    @classmethod
+    @contextmanager
+    def watched(cls, module: str) -> Iterator[None]:
+        """Notes the first fork inside, in the module of that name."""
+        if not cls.module:
+            sys.addaudithook(cls.heard)
+        cls.module = module
+        try:
+            yield
+        finally:
+            cls.module = "-"
+
+    @classmethod
+    def heard(cls, event: str, _: Any) -> None:
+        """An event of the interpreter's. Hooks cannot be taken back, so this one is told when to listen."""
+        if event != "os.fork" or cls.module == "-" or cls.where:
+            return
+        for frame, line in traceback.walk_stack(None):
+            if frame.f_globals.get("__name__") == cls.module:
+                cls.where = "%s:%d" % (os.path.basename(frame.f_code.co_filename), line)
+
+
 def load(args: dict[str, Any]) -> Any:
     """The dataset that the arguments name."""
     module, _, factory = args["dataset"].partition(":")
     sys.path[:0] = [folder for folder in args["path"] if folder not in sys.path]
-    return getattr(importlib.import_module(module), factory)()
+    if args["cwd"]:
+        os.chdir(args["cwd"])
+    with Forks.watched(module):
+        made: Any = importlib.import_module(module)
+    for name in factory.split("."):
+        made = getattr(made, name)
+    dataset = made()
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise TypeError("%s gives a %s: no __getitem__ and __len__" % (args["dataset"], type(dataset).__name__))
+    return dataset
+
+
+def open_files() -> set[str]:
+    """Paths of the files on disk that this process has open."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink("/proc/self/fd/" + descriptor))
+        except OSError:
+            continue
+    return {path for path in found if os.path.isfile(path)}
+
+
+def chosen(samples: int, most: int) -> list[int]:
+    """Indices to read: all, or ``most`` of them from the first to the last."""
+    if not most or samples <= most:
+        return list(range(samples))
+    return sorted({n * (samples - 1) // (most - 1) for n in range(most)})
 
 
 def make_loader(dataset: Any, order: list[int], method: str, args: dict[str, Any]) -> DataLoader[Any]:
@@ -207,7 +267,8 @@ class Reading:
     """A loader being read, an epoch at a time: its workers, and the batches that are held."""
 
     def __init__(self, method: str, dataset: Any, args: dict[str, Any], stream: Any) -> None:
-        self.order = list(range(len(dataset)))
+        self.indices = chosen(len(dataset), args["samples"])
+        self.order = list(self.indices)
         self.loader = make_loader(dataset, self.order, method, args)
         self.hold = args["hold"]
         self.stream = stream
@@ -236,14 +297,14 @@ class Reading:
         return {"arrived": arrived, "order": list(self.order), "first_s": first_s, "total_s": total_s}
 
 
-def summary(one: dict[str, Any], expected: list[str]) -> dict[str, Any]:
+def summary(one: dict[str, Any], expected: dict[int, str]) -> dict[str, Any]:
     """An epoch in numbers: samples that arrived, are missing, repeated, altered; who read them; seconds."""
     arrived = one["arrived"]
     counts = collections.Counter(row["index"] for row in arrived)
     return {
         "samples": len(arrived),
         "expected": len(expected),
-        "missing": sorted(set(range(len(expected))) - set(counts)),
+        "missing": sorted(set(expected) - set(counts)),
         "repeated": sorted(index for index, times in counts.items() if times > 1),
         "altered": sorted(row["index"] for row in arrived if expected[row["index"]] != row["digest"]),
         "in_order": [row["index"] for row in arrived] == one["order"],
@@ -271,22 +332,25 @@ def iterate(method: str, dataset: Any, args: dict[str, Any], stream: Any) -> dic
         return {"descriptors": before, "fault": fault("running", error, reading.workers, last_words(stream))}
     after = {**descriptors(reading.held), "before": before["open"]}
     # Only now: a worker must not inherit what the dataset opens when the parent reads it.
-    expected = [digest(dataset[index]) for index in range(len(dataset))]
-    steady = expected == [digest(dataset[index]) for index in range(len(dataset))]
-    return {"descriptors": after, "steady": steady, "epochs": [summary(one, expected) for one in epochs]}
+    expected, again = ({index: digest(dataset[index]) for index in reading.indices} for _ in range(2))
+    told = {"descriptors": after, "steady": expected == again, "samples": len(dataset)}
+    return {**told, "epochs": [summary(one, expected) for one in epochs]}
 
 
 def leg(method: str, args: dict[str, Any]) -> dict[str, Any]:
     """One start method, from the dataset's import to its last sample."""
     with tempfile.TemporaryFile("a+b") as stream:
+        already = open_files()
         try:
             # A module without a main guard starts workers here.
             with workers_stderr(stream):
                 dataset = load(args)
-        except Exception as error:  # a user's module may raise anything
+        except (Exception, SystemExit) as error:  # a user's module may raise anything
             return {"fault": fault("loading", error, [], last_words(stream))}
+        opened = sorted(open_files() - already)
         unsendable = None if method == "fork" else pickling_fault(dataset)
-        return {"fault": unsendable} if unsendable else iterate(method, dataset, args, stream)
+        one = {"fault": unsendable} if unsendable else iterate(method, dataset, args, stream)
+        return {**one, "opened": opened, "forked_at": Forks.where}
 
 
 def close_workers(patience_s: float = 5.0) -> int:

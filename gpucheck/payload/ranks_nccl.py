@@ -28,8 +28,9 @@ Ranks are forked when torch is imported, and never touch CUDA before. Needs torc
 from __future__ import annotations
 
 import datetime
-import importlib.util
+import importlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -62,10 +63,9 @@ def load(path: str | None) -> Callable[..., dict[str, Any]]:
         import torch.distributed  # noqa: F401 - the forks have it
 
         return take_part
-    spec = importlib.util.spec_from_file_location("worker", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.take_part
+    folder, name = os.path.split(path)
+    sys.path.append(folder)
+    return importlib.import_module(os.path.splitext(name)[0]).take_part
 
 
 def take_part(rank: int, world: int, job: dict[str, Any], tell: Tell) -> dict[str, Any]:

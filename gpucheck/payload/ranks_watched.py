@@ -82,7 +82,7 @@ class Rank:
         """Its entry in the answer."""
         said = self.said
         where = next((line for line in reversed(said) if "step" in line), {"step": "", "collective": 0})
-        last = next((line for line in reversed(said) if "step" not in line), {})
+        last: dict[str, Any] = next((line for line in reversed(said) if "step" not in line), {})
         entry = {"rank": self.number, "step": where["step"], "collective": where["collective"], "gone_s": self.gone_s}
         entry.update(self.end(last))
         entry["log"] = told(text_of(self.path("nccl")))

@@ -148,6 +148,21 @@ def load(folder: Path = HERE) -> Mapping[str, Pitfall]:
     return MappingProxyType(found)
 
 
+@cache
+def with_site(site: str | None) -> Mapping[str, Pitfall]:
+    """Our own entries and those of a site's folder, if there is one.
+
+    Raises :class:`PitfallError` as :func:`load` does, and for an entry of the site's that has the id of one of ours.
+    """
+    ours = load()
+    theirs = load(Path(site)) if site else {}
+    for pitfall_id in theirs:
+        if pitfall_id in ours:
+            where = f"{theirs[pitfall_id].area}.toml: [{pitfall_id}]"
+            raise PitfallError(f"{where} is an entry of gpucheck's own; give it another id")
+    return MappingProxyType({**ours, **theirs})
+
+
 def _tables(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ from gpucheck.profile import size_bytes
 from gpucheck.replies import value_of
 from gpucheck.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
 from gpucheck.shm_room import Judgement, Room, judge, room_of
-from gpucheck.verdict import Bug, NotApplicable, Unable, Verdict
+from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
@@ -121,7 +121,7 @@ class Look:
         if seen.works:
             return True
         if seen.pitfall is None:
-            raise Unable(f"{where}: {seen.words}")
+            raise Unexplained(f"{where}: {seen.words}", seen.words)
         self.report.bad(seen.pitfall, f"{where}: {seen.words}", **self.need.params())
         return False
 
@@ -183,7 +183,7 @@ class Look:
         if seen.works and size < self.need.total_bytes:
             raise Bug(f"{bytes_text(self.need.total_bytes)} were exchanged in a /dev/shm of {size_text(size)}")
         if not seen.works and seen.pitfall is None:
-            raise Unable(f"{size_text(size)}: {seen.words}")
+            raise Unexplained(f"{size_text(size)}: {seen.words}", seen.words)
         return seen
 
     def at_container(self) -> None:

@@ -111,7 +111,7 @@ class Asking:
         return not any(gpu.is_split for gpu in self.gpus)
 
     def request(self, way: str, names: tuple[str, ...] | None) -> dict[str, Any] | None:
-        """How ``way`` asks for GPUs (by UUID; None: for all), as fields of a container. None: no name for one of them."""
+        """How ``way`` asks for GPUs (by UUID; None: for all), as fields of a container. None: one has no name."""
         if way == "--gpus":
             which = {"Count": -1} if names is None else {"DeviceIDs": list(names)}
             return {"gpus": {"Driver": "", **which, "Capabilities": [CAPABILITIES]}, "env": ENVIRONMENT}

@@ -25,7 +25,7 @@ from gpucheck.computation import Seen
 from gpucheck.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
 from gpucheck.process import Failure, Value
 from gpucheck.replies import value_of
-from gpucheck.verdict import NotApplicable, Unable
+from gpucheck.verdict import NotApplicable, Unable, Unexplained
 from gpucheck.visibility import VARIABLE, Gpu, bare, missing
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ def judge_driver(report: Any, host: Facts, start: Start) -> None:
         return
     finding = initialisation.cause(host, start)
     if finding is None:
-        raise Unable(f"a cause: {start.line}, and nothing that is known here explains it")
+        # The driver's status alone decides nothing: what else it may mean must be confirmed by a fact.
+        raise Unexplained(start.line, start.line, by_fact=True)
     if presence.told_there(host, finding):
         raise Unable(*finding.evidence, blocked_by=presence.PROBE, pitfall=finding.pitfall)
     take(report, finding)
@@ -209,7 +210,7 @@ def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
     if seen.error is not None:
         finding = computation.start_cause(host, start, seen.error)
         if finding is None:
-            raise Unable(f"a cause: the driver starts, torch does not: {seen.error}")
+            raise Unexplained(f"the driver starts, torch does not: {seen.error}", seen.error)
         take(report, finding)
         return
     shown = [Gpu(device["ordinal"], device["uuid"], device["name"] or "") for device in start.devices]

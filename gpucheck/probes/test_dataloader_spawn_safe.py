@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import loader_faults
-from gpucheck.process import Failure
+from gpucheck.process import Failure, Value
 from gpucheck.replies import value_of
 from gpucheck.shm_need import LEAST_RANKS, Need
-from gpucheck.verdict import Bug, NotApplicable, Unable
+from gpucheck.verdict import Bug, Failed, NotApplicable, Unable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child, Containers
-    from gpucheck.process import Reply
     from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
@@ -39,8 +38,6 @@ pytestmark = pytest.mark.probe(
     cost_s=8,
 )
 
-WORKERS = 2
-EPOCHS = 2
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "fork": {},
     "spawn": {"persistent": True, "timeout_s": 60},
@@ -53,12 +50,10 @@ FEW_DESCRIPTORS = 64
 
 def test_dataloader_spawn_safe(report: Report, host: Facts, child: Child, container: Containers) -> None:
     """Read by every start method; then under few descriptors; then after CUDA; then in a container."""
-    torch = host["package.torch"]
-    if torch.is_known and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    rule_out(host)
     for method, how in METHODS.items():
         with report.leg(method):
-            answer = value(child("loader_epochs", {"start_methods": [method], "workers": WORKERS, **how}), method)
+            answer = value(child("loader_epochs", {"start_methods": [method], "workers": WORKERS, "epochs": EPOCHS, **how}), method)
             judge(report, method, answer["legs"][method], method)
             if method == "fork":
                 weigh_cpu(report, host, answer["affinity"])
@@ -68,54 +63,6 @@ def test_dataloader_spawn_safe(report: Report, host: Facts, child: Child, contai
         fork_after_cuda(report, host, child)
     with report.leg("container"):
         in_container(report, container)
-
-
-def value(reply: Reply, what: str) -> Any:
-    """What the payload returned; torch that is missing, or cannot be imported, is not ours to judge."""
-    match reply.answer:
-        case Failure(type="ModuleNotFoundError", text=text):
-            raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
-        case Failure(type="ImportError" | "OSError" as kind, text=text):
-            raise Unable(f"{what}: {kind}: {text}", pitfall="torch-import-failed")
-    return value_of(reply, what)
-
-
-def judge(report: Report, label: str, leg: Mapping[str, Any], method: str) -> None:
-    """One leg: a fault becomes a finding; samples that arrived are evidence only when all of them are right."""
-    if "fault" in leg:
-        stopped(report, label, loader_faults.Fault.parse(leg["fault"]))
-        return
-    if slips := loader_faults.slips(leg, method, workers=WORKERS, epochs=EPOCHS):
-        raise Bug(f"{label}: {'; '.join(slips)}")
-    if wrong := loader_faults.discrepancies(leg):
-        find(report, "samples-altered", label, *wrong)
-        return
-    first, last = leg["epochs"][0], leg["epochs"][-1]
-    report.measure(f"{label.replace(' ', '_')}_first_batch_s", first["first_batch_s"])
-    report.measure(f"{label.replace(' ', '_')}_epoch_s", last["total_s"])
-    read = f"{last['samples']} samples in each of {EPOCHS} epochs by {WORKERS} workers"
-    report.saw(f"{label}: {read}, each once, in order, unaltered; first batch after {first['first_batch_s']:.1f} s")
-
-
-def stopped(report: Report, label: str, fault: loader_faults.Fault) -> None:
-    """A leg that did not end. Our own dataset raises nothing, so an exception of its own is our bug."""
-    if "AF_UNIX path too long" in fault.told + fault.worker_stderr:
-        raise Unable("a shorter path of the temporary folder: sockets in it may have 107 characters")
-    pitfall = fault.pitfall()
-    if pitfall is None:
-        raise Bug(f"{label}: {fault.told}")
-    params = Need(LEAST_RANKS).params() if pitfall == "shm-too-small" else {}
-    find(report, pitfall, label, *fault.evidence(), **params)
-
-
-def find(report: Report, pitfall: str, label: str, *evidence: str, **params: Any) -> None:
-    """A defect of one leg; what an earlier leg has already found is more evidence, not a second defect."""
-    lines = [f"{label}: {line}" for line in evidence]
-    if pitfall in {finding.pitfall for finding in report.findings}:
-        for line in lines:
-            report.saw(line)
-    else:
-        report.bad(pitfall, *lines, **params)
 
 
 def weigh_cpu(report: Report, host: Facts, affinity: int) -> None:
@@ -172,7 +119,18 @@ def fork_after_cuda(report: Report, host: Facts, child: Child) -> None:
 def in_container(report: Report, container: Containers) -> None:
     """fork and spawn in one container of the mirror image, with the engine's own /dev/shm."""
     methods = ("fork", "spawn")
-    args = {"start_methods": methods, "workers": WORKERS, "persistent": True, "timeout_s": 60}
-    answer = value(container("loader_epochs", args), "in a container")
+    args = {"start_methods": methods, "workers": WORKERS, "epochs": EPOCHS, "persistent": True, "timeout_s": 60}
+    reply = container("loader_epochs", args)
+    if reply.ended.kind == "oom":
+        find(report, "host-oom", "container", f"the engine says OOMKilled: {reply.ended}", *last_words(reply))
+        return
+    answer = value(reply, "in a container")
     for method in methods:
         judge(report, f"container {method}", answer["legs"][method], method)
+
+
+def last_words(reply: Reply) -> tuple[str, ...]:
+    """What the loader said of a worker that was killed, where it lived to say it."""
+    legs = reply.answer.value["legs"].values() if isinstance(reply.answer, Value) else ()
+    faults = [loader_faults.Fault.parse(leg["fault"]) for leg in legs if "fault" in leg]
+    return tuple(dict.fromkeys(line for fault in faults for line in fault.evidence()))

@@ -27,7 +27,7 @@ from gpucheck.process import Failure
 from gpucheck.profile import size_bytes
 from gpucheck.replies import value_of
 from gpucheck.shm_need import Need, size_text
-from gpucheck.verdict import Unable
+from gpucheck.verdict import Unable, Unexplained
 from gpucheck.visibility import Gpu
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def answer_of(reply: Reply, what: str) -> Any:
 def accuse(report: Any, seen: Seen, where: str, need: Need | None = None) -> None:
     """What stopped the ranks, as a finding. Raises Unable where it was not the transport's fault."""
     if seen.pitfall is None:
-        raise Unable(f"{where}: {seen}", *seen.details)
+        raise Unexplained(f"{where}: {seen}", "\n".join(seen.details), *seen.details)
     params = need.params() if need is not None else {}
     report.bad(
         seen.pitfall,
@@ -236,7 +236,7 @@ class Look:
         if seen.works and not seen.tests_shm:
             raise Unable(f"{where}: the ranks did not use /dev/shm ({seen.log.words}): no evidence about it")
         if not seen.works and seen.pitfall is None:
-            raise Unable(f"{where}: {seen}", *seen.details)
+            raise Unexplained(f"{where}: {seen}", "\n".join(seen.details), *seen.details)
 
     def in_container(self) -> None:
         """In real containers, with the GPUs' nodes alone: the size that must fail and the smallest that works."""

@@ -22,7 +22,7 @@ import pytest
 from gpucheck import onnx_drift, tolerance
 from gpucheck.process import Failure
 from gpucheck.replies import value_of
-from gpucheck.verdict import Bug, NotApplicable, Unable
+from gpucheck.verdict import Bug, Failed, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def value(reply: Reply, what: str) -> Any:
         case Failure(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.onnxruntime", f"{text}: extra `onnx`", "import in the judged Python")
         case Failure(type="ImportError" | "OSError" as kind, text=text):
-            raise Unable(f"{what}: {kind}: {text}")
+            raise Unexplained(f"{what}: {kind}: {text}", f"{kind}: {text}")
     return value_of(reply, what)
 
 
@@ -88,7 +88,7 @@ def sort_out(report: Report, exporter: str, exported: Mapping[str, Any], *, ours
     for name, made in exported.items():
         if fault := made.get("fault"):
             if ours and fault["kind"] == "refused":
-                raise Bug(f"the {exporter} exporter refuses {name}: {fault['told']}")
+                raise Failed(f"the {exporter} exporter refuses {name}: {fault['told']}", fault["told"])
             report.bad("onnx-export-failed", f"{exporter}, {name}: {fault['told']}", exporter=exporter)
     return {name: made for name, made in exported.items() if "fault" not in made}
 
@@ -118,7 +118,7 @@ def judge(
     """Every model of one exporter: drift, fallback, or evidence that there is neither."""
     for name, model in compared["models"].items():
         if text := model.get("unloadable"):
-            report.bad(onnx_drift.unloadable(text), f"{exporter}, {name}: {text}", exporter=exporter, model=name)
+            refused(report, f"{exporter}, {name}: {text}", text, exporter=exporter, model=name)
             continue
         found = onnx_drift.slips(model)
         lines = onnx_drift.drift(name, model)
@@ -129,6 +129,14 @@ def judge(
         if elsewhere := onnx_drift.fallback(compared["asked"][0], model):
             report.bad("onnx-provider-fallback", elsewhere, *reasons(errors), provider=compared["asked"][0])
     conclude(report, exporter, compared)
+
+
+def refused(report: Report, what: str, text: str, **params: str) -> None:
+    """A model that ONNX Runtime does not load: what its words are known to mean, else that they are not known."""
+    if (pitfall := onnx_drift.unloadable(text)) is not None:
+        report.bad(pitfall, what, **params)
+    elif not report.explain(told := Unexplained(what, text)):
+        raise told
 
 
 def at_export(made: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ import pytest
 from gpucheck import rendezvous
 from gpucheck.rendezvous import Place, Try
 from gpucheck.replies import value_of
-from gpucheck.verdict import Bug, NotApplicable, Unable
+from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +123,7 @@ def on_host(report: Any, host: Facts, child: Any) -> None:
         return
     finding = rendezvous.cause(host, tried)
     if finding is None:
-        raise Unable("a cause, torchrun did not bring its ranks together", *tried.lines())
+        raise Unexplained("torchrun did not bring its ranks together", tried.errors, *tried.lines())
     take(report, finding)
     if finding.pitfall == "hostname-unresolvable":
         again = Try.parse(
@@ -137,7 +137,7 @@ def in_container(report: Any, container: Any) -> None:
     reply = container("ranks_gloo", {"limit_s": RANKS_S}, network="none", hostname="localhost")
     tried = Try.parse(value_of(reply, "torchrun in a container"))
     if not tried.met:
-        raise Unable("ranks that meet in a container", *tried.lines())
+        raise Unexplained("ranks that do not meet in a container", tried.errors, *tried.lines())
     judge_ranks(report, tried, f"in a container without network, over {', '.join(tried.addresses)}")
 
 

@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Numbers:
@@ -166,3 +167,56 @@ def local_class() -> Numbers:
         pass
 
     return Local()
+
+
+class Shared(Numbers):
+    """One file for all: where a forked worker reads depends on where its siblings have read."""
+
+    def __init__(self) -> None:
+        self.file = tempfile.NamedTemporaryFile()  # noqa: SIM115 - it must stay open
+        self.file.write(b"".join(bytes([n]) * 4 for n in range(8)))
+        self.file.flush()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        descriptor = self.file.fileno()
+        os.lseek(descriptor, 4 * index, os.SEEK_SET)
+        time.sleep(0.02)
+        return torch.tensor(list(os.read(descriptor, 4)))
+
+
+class Huge(Numbers):
+    """Wants more memory than there is."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1 << 42, dtype=torch.uint8)
+
+
+class Many(Numbers):
+    """A million samples; nothing wrong with them."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """Samples that have no index."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+def leaves() -> Numbers:
+    """Ends the interpreter where a dataset is wanted."""
+    raise SystemExit("no data here")
+
+
+def crashes() -> Numbers:
+    """Crashes where a dataset is wanted."""
+    _segfault()
+    return Numbers()
+
+
+def waits() -> Numbers:
+    """Never gives a dataset."""
+    _hang()
+    return Numbers()

@@ -59,10 +59,15 @@ def lost_gpu(index: int, error: str = "NVML_ERROR_GPU_IS_LOST") -> dict[str, Any
     return dict.fromkeys(nvml_gpu()) | {"index": index, "unknown": {"handle": error}}
 
 
-def facts(changes: dict[str, Any] | None = None, *, gpus: list[dict[str, Any]] | None = None, **unknown: str) -> Facts:
-    """The healthy machine's facts with ``changes``; keywords name facts (``_`` for ``.``) that are unknown, and why."""
+def facts(
+    changes: dict[str, Any] | None = None,
+    *,
+    gpus: list[dict[str, Any]] | None = None,
+    unread: dict[str, str] | None = None,
+) -> Facts:
+    """The healthy machine's facts with ``changes``; ``unread`` are those that could not be read, and why."""
     listed = {"nvml.gpus": [nvml_gpu()] if gpus is None else gpus}
-    why = {name.replace("_", ".", 1): text for name, text in unknown.items()}
+    why = unread or {}
     known = {name: value for name, value in {**HEALTHY, **listed, **(changes or {})}.items() if name not in why}
     families = (Fact("env.*", 0, "environment"), Fact("package.*", 0, "packages"))
     rows = [Fact(name, value, "the test") for name, value in known.items()]
@@ -72,7 +77,14 @@ def facts(changes: dict[str, Any] | None = None, *, gpus: list[dict[str, Any]] |
 def driver_answer(code: int | None = 0, **changes: Any) -> dict[str, Any]:
     """What ``payload/cuda_driver.py`` answers for a status of ``cuInit``."""
     init = None if code is None else {"code": code, "name": f"CUDA_{code}", "text": f"status {code}"}
-    answer = {"error": None, "library": LIBRARY, "version": 13000, "init": init, "devices": [], "refused": {}}
+    answer: dict[str, Any] = {
+        "error": None,
+        "library": LIBRARY,
+        "version": 13000,
+        "init": init,
+        "devices": [],
+        "refused": {},
+    }
     return answer | changes
 
 

@@ -28,11 +28,11 @@ PROBE = Path(gpucheck.__file__).parent / "probes" / "test_dataloader_spawn_safe.
 DATA = str(Path(__file__).parents[1] / "data")
 MIB = 1 << 20
 # A Python whose torch is a CUDA build; it needs no GPU. Too large to install for every run of the tests.
-CUDA_PYTHON = os.environ.get("GPUCHECK_TEST_CUDA_PYTHON", "")
+CUDA_PYTHON = os.environ.get("GPUCHECK_CUDA_PYTHON", "")
 HERE = {"package.torch": "2", "torch.cuda_build": "none", "cpu.quota": None}
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed here")
-needs_cuda_build = pytest.mark.skipif(not CUDA_PYTHON, reason="GPUCHECK_TEST_CUDA_PYTHON names no Python")
+needs_cuda_build = pytest.mark.skipif(not CUDA_PYTHON, reason="GPUCHECK_CUDA_PYTHON names no Python")
 
 
 def no_container(*_: Any, **__: Any) -> Any:

@@ -16,7 +16,7 @@ from tests.fakes.answers import driver_answer, facts, nvml_gpu, torch_answer, uu
 
 TORCH = {"package.torch": "2.14.1", "nvml.cuda_version": "13.0"}
 NO_IMAGE = "CUDA error: no kernel image is available for execution on the device\nSearch for `cudaErrorNoKernelImage"
-V100 = {"name": "Tesla V100", "capability": "7.0"}
+V100: dict[str, Any] = {"name": "Tesla V100", "capability": "7.0"}
 
 
 @dataclass
@@ -117,23 +117,28 @@ def test_a_launch_without_an_image_against_the_rules() -> None:
 
 
 def test_a_launch_that_the_rules_exclude_is_our_bug() -> None:
-    """A kernel that ran although no image is for the GPU shows that the rules are wrong: never an ok, never a defect."""
+    """A kernel that ran although no image is for the GPU shows that the rules are wrong: no ok, and no defect."""
     result = judge_gpu(nvml_gpu(capability="12.0"), answering(arch_flags=["sm_90"], cuda_build="12.8"))
     assert (result.verdict, found(result)) == ("checker-error", [])
     assert "by the rules no image is for 12.0" in result.lacking[0]
 
 
+ERROR_802 = {"type": "RuntimeError", "text": "Error 802: system not yet initialized"}
+FAILURE_719 = {"ended": "failure", "text": "unspecified launch failure"}
+NO_TORCH = Answering({"cuda_driver": driver_answer(0), "cuda_torch": Failure("ImportError", "no", "")})
+
+
 @pytest.mark.parametrize(
     ("child", "host", "words"),
     [
-        pytest.param(Answering({"cuda_driver": driver_answer(999)}), {}, "a driver that starts", id="CUDA does not start"),
-        pytest.param(answering(cuda_build=None, arch_flags=None), {}, "CPU only", id="a CPU build"),
-        pytest.param(answering(error={"type": "RuntimeError", "text": "Error 802: x"}), {}, "Error 802", id="torch does not start"),
-        pytest.param(answering(kernels=kernel(ended="failure", text="unspecified launch failure")), {}, "unspecified", id="it fails"),
-        pytest.param(answering(devices=[], kernels=[]), {}, "does not show it", id="torch does not show the GPU"),
         pytest.param(
-            Answering({"cuda_driver": driver_answer(0), "cuda_torch": Failure("ImportError", "no", "")}), {}, "no", id="no torch"
+            Answering({"cuda_driver": driver_answer(999)}), {}, "a driver that starts", id="CUDA does not start"
         ),
+        pytest.param(answering(cuda_build=None, arch_flags=None), {}, "CPU only", id="a CPU build"),
+        pytest.param(answering(error=ERROR_802), {}, "Error 802", id="torch does not start"),
+        pytest.param(answering(kernels=kernel(**FAILURE_719)), {}, "unspecified", id="the kernel fails"),
+        pytest.param(answering(devices=[], kernels=[]), {}, "does not show it", id="torch does not show the GPU"),
+        pytest.param(NO_TORCH, {}, "ImportError", id="torch cannot be imported"),
     ],
 )
 def test_what_cuda_available_explains_is_no_second_finding(child: Answering, host: dict[str, Any], words: str) -> None:
@@ -188,7 +193,7 @@ def test_nothing_expected_beside_the_gpus_here() -> None:
 
 def test_no_gpu_and_nothing_expected() -> None:
     """The reason is that there is no GPU, in the words of the other probes."""
-    none = {"gpu.pci": [], "gpu.nodes": [], "gpu.proc": [], "gpu.expected": []}
+    none: dict[str, Any] = {"gpu.pci": [], "gpu.nodes": [], "gpu.proc": [], "gpu.expected": []}
     result = judge_host(answering(), gpus=[], **none)
     assert result.because is not None
     assert result.because.value == "no NVIDIA device, and nothing expects one"

@@ -14,6 +14,7 @@ import pytest
 
 from gpucheck.probes import test_ranks_rendezvous as probe
 from gpucheck.process import Ended, Reply, Value
+from gpucheck.rendezvous import Try
 from gpucheck.report import Report
 from gpucheck.verdict import Bug, NotApplicable, Subject
 from tests.fakes import machine
@@ -49,7 +50,8 @@ def test_ranks_meet_here() -> None:
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
         port = asked.getsockname()[1]
-    result = judged(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), http_proxy="http://127.0.0.1:9", no_proxy="localhost")
+    proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "localhost"}
+    result = judged(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **proxy)
     assert result["verdict"] == "ok", result
     assert result["legs"] == ["endpoint", "local-http", "host"]
     assert f"127.0.0.1:{port} leads to 127.0.0.1 (free)" in result["evidence"][0]
@@ -105,7 +107,7 @@ class Answering:
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
 
-    def __call__(self, payload: str, args: Any, **_: Any) -> Reply:
+    def __call__(self, payload: str, *_: Any, **__: Any) -> Reply:
         """The answer as a reply."""
         return Reply(Value(self.answers[payload]), Ended("exit", 0))
 
@@ -143,7 +145,7 @@ def test_a_rank_that_reports_twice_is_our_bug() -> None:
     result = run(Answering(ranks_gloo=MET | {"ranks": [RANK, RANK]}))
     assert result.verdict == "checker-error"
     with pytest.raises(Bug):
-        probe.judge_ranks(None, probe.Try.parse(MET | {"ranks": [RANK, RANK]}), "here")
+        probe.judge_ranks(None, Try.parse(MET | {"ranks": [RANK, RANK]}), "here")
 
 
 def test_a_failure_without_a_known_cause_is_no_verdict() -> None:
@@ -178,7 +180,8 @@ def test_stray_characters_in_the_endpoint(variables: dict[str, str], pitfall: st
 )
 def test_an_endpoint_on_another_machine(variables: dict[str, str], pitfalls: list[str]) -> None:
     """Wrong on the node of rank 0, right on every other, if somebody answers there."""
-    place = {"resolved": ["192.0.2.7"], "error": None, "places": {"192.0.2.7": "elsewhere"}, "answers": {"192.0.2.7": "open"}}
+    there = "192.0.2.7"
+    place = {"resolved": [there], "error": None, "places": {there: "elsewhere"}, "answers": {there: "open"}}
     child = Answering(ranks_gloo=MET | {"ranks": [RANK, RANK | {"rank": 1}]}, endpoint={**place, "local_http": None})
     result = run(child, {"env.MASTER_ADDR": "node0", **variables})
     assert [finding.pitfall for finding in result.findings] == pitfalls

@@ -301,6 +301,12 @@ OVERFLOW = "pump 3 stopped: tank overflow"
         (OVERFLOW, known(shm__total_bytes=200_000, shm__free_bytes=950), []),
         # A fact that speaks against without ruling out: the other one first.
         (OVERFLOW, known(shm__total_bytes=5000), [("tank-full", MEDIUM), ("tank-too-small", LOW)]),
+        # Where they speak against all, the text still means one of them.
+        (
+            OVERFLOW,
+            known(shm__total_bytes=5000, shm__free_bytes=500),
+            [("tank-too-small", MEDIUM), ("tank-full", MEDIUM)],
+        ),
         # Text elsewhere in the log confirms or rules out as a fact does.
         (f"tank looks small\n{OVERFLOW}", None, [("tank-too-small", HIGH), ("tank-full", LOW)]),
         (f"tank was drained just now\n{OVERFLOW}", None, [("tank-too-small", HIGH)]),

@@ -164,7 +164,7 @@ def test_secure_boot_is_told_beside_a_module_that_is_not_loaded() -> None:
 
 def test_unknown_facts_decide_nothing() -> None:
     """A fact that could not be read is neither true nor false: the rule that needs it does not hold."""
-    unread = facts(uvm_node="permission denied", driver_module_version="permission denied")
+    unread = facts(unread={"uvm.node": "permission denied", "driver.module_version": "permission denied"})
     assert cause(unread, Start.parse(driver_answer(3))) is None
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpucheck import owner, scratch
-from gpucheck.process import PAYLOADS, Children, Failure, Value
+from gpucheck.process import PAYLOADS, Children, Failure
 from tests.fakes import machine
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def children() -> Iterator[Children]:
         yield made
 
 
-def by_hand(payload: str, args: dict[str, Any] | None = None, **env: str) -> Any:
+def by_hand(payload: str, args: dict[str, Any], env: dict[str, str]) -> Any:
     """What a payload answers when it is run by hand, as its envelope."""
     argv = [
         sys.executable,
@@ -61,9 +62,9 @@ def by_hand(payload: str, args: dict[str, Any] | None = None, **env: str) -> Any
     return json.loads(done.stdout)
 
 
-def value(payload: str, args: dict[str, Any] | None = None, **env: str) -> Any:
+def value(payload: str, args: dict[str, Any], env: dict[str, str]) -> Any:
     """What it returned."""
-    envelope = by_hand(payload, args, **env)
+    envelope = by_hand(payload, args, env)
     assert "value" in envelope, envelope
     return envelope["value"]
 
@@ -73,7 +74,7 @@ class TestDriver:
 
     def test_a_healthy_driver_lists_its_devices(self, library_of: Callable[[str], dict[str, str]]) -> None:
         """Each GPU comes with its UUID, capability and memory, and the file that was opened is named."""
-        told = value("cuda_driver", **library_of("eight-h100"))
+        told = value("cuda_driver", {}, library_of("eight-h100"))
         assert told["error"] is None
         assert told["init"] == {"code": 0, "name": "CUDA_SUCCESS", "text": "no error"}
         assert told["version"] == 13000
@@ -85,14 +86,14 @@ class TestDriver:
 
     def test_a_refusal_is_told_in_the_drivers_own_words(self, library_of: Callable[[str], dict[str, str]]) -> None:
         """The status, its name and its text come back; no device is asked for."""
-        told = value("cuda_driver", **library_of("versions-differ"))
+        told = value("cuda_driver", {}, library_of("versions-differ"))
         assert told["init"]["code"] == 803
         assert told["init"]["name"] == "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"
         assert told["devices"] == []
 
     def test_the_library_that_comes_first_is_named(self, library_of: Callable[[str], dict[str, str]]) -> None:
         """Of two libcuda.so.1 the one that the loader took is in the answer."""
-        told = value("cuda_driver", **library_of("stub-first"))
+        told = value("cuda_driver", {}, library_of("stub-first"))
         assert told["init"]["code"] == 34
         assert "/stubs/" in told["library"]
 
@@ -101,12 +102,12 @@ class TestDriver:
         env = library_of("hidden-on-purpose")
         cards = machine.load("hidden-on-purpose").cards
         wanted = [card.uuid.removeprefix("GPU-") for card in cards[2:4]]
-        assert [device["uuid"] for device in value("cuda_driver", **env)["devices"]] == wanted
+        assert [device["uuid"] for device in value("cuda_driver", {}, env)["devices"]] == wanted
 
     def test_no_library_is_an_answer(self, tmp_path: Path) -> None:
         """The loader's words say why; an empty file is another reason than none."""
         (tmp_path / "libcuda.so.1").touch()
-        assert "file too short" in value("cuda_driver", LD_LIBRARY_PATH=str(tmp_path))["error"]
+        assert "file too short" in value("cuda_driver", {}, {"LD_LIBRARY_PATH": str(tmp_path)})["error"]
 
     def test_a_driver_that_hangs_is_ended(
         self, library_of: Callable[[str], dict[str, str]], children: Children
@@ -124,10 +125,7 @@ def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The payload ``cuda_torch`` as a module."""
     pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(PAYLOADS))
-    import cuda_torch
-
-    loaded: types.ModuleType = cuda_torch
-    return loaded
+    return importlib.import_module("cuda_torch")
 
 
 class TestTorch:
@@ -153,7 +151,7 @@ class TestTorch:
     def test_reduced_precision_is_outside_the_bound(
         self, cuda_torch: types.ModuleType, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Inputs rounded to ten bits, as TF32 does, are wrong for float32; where the environment forces TF32 they are right."""
+        """Inputs rounded to ten bits, as TF32 does, are wrong for float32, but not where the environment asks."""
         import torch
 
         left, right = torch.randn(2, 512, 512, generator=torch.Generator().manual_seed(1))
@@ -191,7 +189,7 @@ class TestTorch:
         torch = pytest.importorskip("torch")
         if torch.version.cuda is not None:
             pytest.skip("this torch has CUDA")
-        told = value("cuda_torch", {"kernel": "matmul"})
+        told = value("cuda_torch", {"kernel": "matmul"}, {})
         assert told["cuda_build"] is None
         assert told["arch_flags"] is None
         assert told["devices"] == told["kernels"] == []
@@ -216,7 +214,7 @@ def compile_library(path: Path, text: str, *flags: str) -> None:
 
 def imported(env: dict[str, str], limit_s: float = 20.0) -> Any:
     """What the payload says of importing it."""
-    return value("import_probe", {"module": "broken", "limit_s": limit_s}, **env)
+    return value("import_probe", {"module": "broken", "limit_s": limit_s}, env)
 
 
 class TestImport:
@@ -277,7 +275,7 @@ class TestImport:
         told = imported(module("import os; os._exit(7)"))
         assert (told["ended"], told["code"]) == ("exits", 7)
 
-    def test_the_variable_that_is_to_blame(self, module: Callable[[str], dict[str, str]], tmp_path: Path) -> None:
+    def test_the_variable_that_is_to_blame(self, module: Callable[[str], dict[str, str]]) -> None:
         """The import is tried again without each suspect, and the one without which it works is named."""
         env = module("import os\nif os.environ.get('LD_PRELOAD'): raise ImportError('poisoned')")
         told = imported(env | {"LD_PRELOAD": "libm.so.6"})
@@ -297,4 +295,3 @@ def test_a_torch_that_cannot_be_imported_is_a_failure_of_the_payload(tmp_path: P
     reply = children.run("cuda_torch", {}, deadline_s=30, warm=False, env={"PYTHONPATH": str(tmp_path)})
     assert isinstance(reply.answer, Failure)
     assert reply.answer.type == "ImportError"
-    assert not isinstance(reply.answer, Value)

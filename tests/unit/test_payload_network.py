@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -42,10 +43,7 @@ def held() -> Iterator[int]:
 def ranks_gloo(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The payload ``ranks_gloo`` as a module."""
     monkeypatch.syspath_prepend(str(PAYLOADS))
-    import ranks_gloo
-
-    loaded: types.ModuleType = ranks_gloo
-    return loaded
+    return importlib.import_module("ranks_gloo")
 
 
 def test_a_port_that_somebody_holds(held: int) -> None:

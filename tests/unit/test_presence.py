@@ -11,7 +11,7 @@ from gpucheck.presence import nothing_to_ask, told_there
 from gpucheck.verdict import NotApplicable, Unable
 from tests.fakes.answers import facts
 
-NONE = {"gpu.pci": [], "gpu.nodes": [], "gpu.proc": [], "gpu.expected": [], "nvml.gpus": None}
+NONE: dict[str, Any] = {"gpu.pci": [], "gpu.nodes": [], "gpu.proc": [], "gpu.expected": [], "nvml.gpus": None}
 VFIO = [{"address": "0000:1b:00.0", "device": "0x2330", "class": "0302", "driver": "vfio-pci"}]
 
 
@@ -46,10 +46,10 @@ def test_whether_there_is_a_gpu_to_ask(changes: dict[str, Any], kind: type | Non
     assert words in str(said)
 
 
-@pytest.mark.parametrize("unread", ["gpu_pci", "gpu_expected"])
+@pytest.mark.parametrize("unread", ["gpu.pci", "gpu.expected"])
 def test_what_was_not_read_makes_it_unable(unread: str) -> None:
     """That nobody expects a GPU must be known to say that there is none."""
-    said = nothing_to_ask(facts(NONE, **{unread: "permission denied"}))
+    said = nothing_to_ask(facts(NONE, unread={unread: "permission denied"}))
     assert isinstance(said, Unable)
     assert said.blocked_by == "gpus-present"
 

@@ -21,15 +21,22 @@ NETWORK: dict[str, Any] = {
 RANK = {"rank": 0, "world": 2, "sum": 3.0, "right": True, "addresses": ["127.0.0.1", "::ffff:127.0.0.1"]}
 #: Recorded: torch 2.13, torchrun in a namespace whose host name nobody resolves.
 UNRESOLVED = (
-    "[W1130 18:39:20.554831482 socket.cpp:764] [c10d] The IPv6 network addresses of (nowhere, 43021) cannot be retrieved "
-    "(gai error: -3 - Temporary failure in name resolution)."
+    "[W1130 18:39:20.554831482 socket.cpp:764] [c10d] The IPv6 network addresses of (nowhere, 43021) cannot be "
+    "retrieved (gai error: -3 - Temporary failure in name resolution)."
 )
 HELD = "RuntimeError: The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE"
 
 
 def tried(**changes: Any) -> Try:
     """A try in which the ranks did not meet, with changes."""
-    told = {"endpoint": "localhost:40001", "ended": "hang", "code": None, "spent_s": 25.0, "errors": "", "ranks": []}
+    told: dict[str, Any] = {
+        "endpoint": "localhost:40001",
+        "ended": "hang",
+        "code": None,
+        "spent_s": 25.0,
+        "errors": "",
+        "ranks": [],
+    }
     return Try.parse(told | changes)
 
 
@@ -135,7 +142,7 @@ def test_both_variables_are_judged() -> None:
 
 def test_interfaces_that_were_not_read_judge_nothing() -> None:
     """Not knowing the interfaces is no reason to say that one is missing."""
-    host = facts({"env.NCCL_SOCKET_IFNAME": "ib0"}, net_interfaces="permission denied")
+    host = facts({"env.NCCL_SOCKET_IFNAME": "ib0"}, unread={"net.interfaces": "permission denied"})
     assert variables(host) == []
 
 

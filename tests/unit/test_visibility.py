@@ -36,7 +36,7 @@ SPLIT = Gpu.parse(nvml_gpu(4, mig=True, mig_devices=[{"uuid": SLICE, "memory_byt
     ],
 )
 def test_what_is_shown(value: str | None, shown: list[int], fault: str | None) -> None:
-    """CUDA shows the GPUs named up to the first word that names none, and the view says what is wrong with that word."""
+    """CUDA shows the GPUs named up to the first word that names none, and the view says why it does not."""
     seen = view(FOUR, value)
     assert [gpu.index for gpu in seen.shown] == shown
     assert (fault is None) == (seen.fault is None)

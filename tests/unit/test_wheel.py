@@ -37,7 +37,7 @@ def installed(name: str, machine: str = "x86_64") -> Installed:
     ],
 )
 def test_one_gpu(wheel: str, device: str, driver: str, pitfall: str | None) -> None:
-    """Machine code is right, PTX alone is degraded, neither is bad; and which advice is wrong is part of the finding."""
+    """Machine code is right, PTX alone is degraded, neither is bad; a wrong advice is part of the finding."""
     finding = judge(installed(wheel), Capability.parse(device), Cuda.parse(driver))
     assert (finding.pitfall if finding else None) == pitfall
     if finding is not None:

@@ -1,0 +1,118 @@
+"""Legs of a DataLoader, judged: what probes of it share. ``payload/loader_epochs.py`` reads, this reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpucheck import loader_faults, own_code
+from gpucheck.process import Failure
+from gpucheck.replies import died, value_of
+from gpucheck.shm_need import LEAST_RANKS, Need
+from gpucheck.verdict import Bug, NotApplicable, Unable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpucheck.facts import Facts
+    from gpucheck.loader_faults import Fault
+    from gpucheck.own_code import OwnCode
+    from gpucheck.process import Reply
+    from gpucheck.report import Report
+
+WORKERS = 2
+EPOCHS = 2
+BATCH = 2
+
+
+def rule_out(host: Facts) -> None:
+    """Raises NotApplicable where torch is known not to be there."""
+    torch = host["package.torch"]
+    if torch.is_known and torch.value is None:
+        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+
+
+def value(reply: Reply, what: str) -> Any:
+    """What the payload returned; torch that is missing, or cannot be imported, is not ours to judge."""
+    match reply.answer:
+        case Failure(type="ModuleNotFoundError", text=text):
+            raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
+        case Failure(type="ImportError" | "OSError" as kind, text=text):
+            raise Unable(f"{what}: {kind}: {text}", pitfall="torch-import-failed")
+    return value_of(reply, what)
+
+
+def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode) -> bool:
+    """Whether the operator's code ended the process in which it was read; that is a finding."""
+    how = died(reply)
+    if how is not None:
+        own.refuse_at_cap(reply.errors)
+        last = loader_faults.last_error(reply.errors)
+        find(report, own_code.RAISES, label, f"its process: {how}", *([f"its stderr: {last}"] if last else []), **own.params)
+    return how is not None
+
+
+def judge(report: Report, label: str, leg: Mapping[str, Any], method: str, own: OwnCode | None = None) -> None:
+    """One leg: a fault becomes a finding; samples that arrived are evidence only when all of them are right.
+
+    ``own`` is the operator's dataset; without it the dataset is ours, and what it does wrong is our bug.
+    """
+    if "fault" in leg:
+        stopped(report, label, loader_faults.Fault.parse(leg["fault"]), own)
+        return
+    if own and not leg["epochs"][0]["expected"]:
+        find(report, "dataset-empty", label, f"{own.spec}: len() is 0")
+        return
+    workers = min(WORKERS, -(-leg["epochs"][0]["expected"] // BATCH)) if own else WORKERS
+    if slips := loader_faults.slips(leg, method, workers=workers, epochs=EPOCHS):
+        raise Bug(f"{label}: {'; '.join(slips)}")
+    if wrong := loader_faults.discrepancies(leg):
+        held = [f"opened before the workers started: {path}" for path in leg["opened"]]
+        shared = own is not None and held and method == "fork"
+        find(report, "inherited-handle" if shared else "samples-altered", label, *wrong, *held[:3])
+        return
+    if own and leg["forked_at"]:
+        line = f"{leg['forked_at']} starts a process when it is imported; each spawned worker would do so again"
+        find(report, "main-guard-missing", label, line)
+    tell(report, label, leg, own)
+
+
+def tell(report: Report, label: str, leg: Mapping[str, Any], own: OwnCode | None) -> None:
+    """Evidence and measures of a leg in which all samples were right."""
+    first, last = leg["epochs"][0], leg["epochs"][-1]
+    report.measure(f"{label.replace(' ', '_')}_first_batch_s", first["first_batch_s"])
+    report.measure(f"{label.replace(' ', '_')}_epoch_s", last["total_s"])
+    how = "unaltered" if leg["steady"] else "not compared, because they differ each time they are read"
+    some = f" of {leg['samples']}" if leg["samples"] > last["samples"] else ""
+    read = f"{last['samples']}{some} samples in each of {EPOCHS} epochs by {WORKERS} workers"
+    report.saw(f"{label}: {read}, each once, in order, {how}; first batch after {first['first_batch_s']:.1f} s")
+    if own and leg["opened"]:
+        report.saw(f"{label}: files open before the workers start: {', '.join(leg['opened'][:3])}")
+
+
+def stopped(report: Report, label: str, fault: Fault, own: OwnCode | None = None) -> None:
+    """A leg that did not end. Our own dataset raises nothing, so an exception of its own is our bug."""
+    if "AF_UNIX path too long" in fault.told + fault.worker_stderr:
+        raise Unable("a shorter path of the temporary folder: sockets in it may have 107 characters")
+    pitfall = fault.pitfall()
+    if own is not None:
+        params = own_code.at_loading(own, fault.told or fault.worker_stderr)
+        find(report, pitfall or own_code.RAISES, label, *fault.evidence(), **(params | need(pitfall)))
+        return
+    if pitfall is None:
+        raise Bug(f"{label}: {fault.told}")
+    find(report, pitfall, label, *fault.evidence(), **need(pitfall))
+
+
+def need(pitfall: str | None) -> dict[str, str]:
+    """What a job needs of /dev/shm, where that is the finding."""
+    return dict(Need(LEAST_RANKS).params()) if pitfall == "shm-too-small" else {}
+
+
+def find(report: Report, pitfall: str, label: str, *evidence: str, **params: Any) -> None:
+    """A defect of one leg; what an earlier leg has already found is more evidence, not a second defect."""
+    lines = [f"{label}: {line}" for line in evidence]
+    if pitfall in {finding.pitfall for finding in report.findings}:
+        for line in lines:
+            report.saw(line)
+    else:
+        report.bad(pitfall, *lines, **params)
