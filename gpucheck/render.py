@@ -28,7 +28,8 @@ def probe_line(row: Row) -> str:
     """One line a result: verdict, probe, subject, seconds."""
     accepted = row["findings"] and row["outcome"] != "failed" and row["verdict"] == "bad"
     verdict = "bad (accepted)" if accepted else word(row["verdict"])
-    return f"  {verdict:<15} {row['probe']:<24} {_cut(row['subject']['label'], 26):<26} {row['duration_s']:>7.1f} s"
+    subject = f"rehearsal: {row['rehearsal']}" if row["rehearsal"] else row["subject"]["label"]
+    return f"  {verdict:<15} {row['probe']:<24} {_cut(subject, 26):<26} {row['duration_s']:>7.1f} s"
 
 
 def progress(event: Mapping[str, Any]) -> str:

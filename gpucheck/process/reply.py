@@ -1,0 +1,166 @@
+"""What comes back from a child, as data: the answer, how it ended, what it said. No exception says it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpucheck import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ANSWER_LIMIT_BYTES = 1 << 20
+_REFUSED = "gpucheck-refused: "
+_REFUSED_STATUS = 120
+_OWN_FRAME = re.compile(r"/gpucheck/(payload|envelope)/(envelope|supervisor|warm)\.py")
+_FRAMES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The payload returned this."""
+
+    value: Any = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The payload raised: the exception's type, its text, its traceback."""
+
+    type: str
+    text: str
+    trace: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """The payload ended, or was ended, before it answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """What lies where the answer should be is not one."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TooMuch:
+    """The answer is larger than an answer may be."""
+
+    size_bytes: int
+
+
+Answer = Value | Failure | NoAnswer | Garbage | TooMuch
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended.
+
+    ``kind``: exit, signal, deadline (we killed it), refused (it could not be set up), abandoned (it did not die of
+    SIGKILL: state D), lost (its supervisor died), oom (the kernel killed it for want of memory).
+    """
+
+    kind: str
+    code: int | None = None
+    signal: str | None = None
+    where: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One phrase for people."""
+        return {
+            "exit": f"exit {self.code}",
+            "signal": f"killed by {self.signal}",
+            "deadline": "did not end in time and was killed",
+            "refused": "could not be set up here",
+            "abandoned": "did not die when killed (uninterruptible sleep) and was left",
+            "lost": "its supervisor died",
+            "oom": "killed by the kernel for want of memory (OOM)",
+        }[self.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: the answer, how it ended, head and tail of its streams (redacted), seconds, processes left."""
+
+    answer: Answer
+    ended: Ended
+    output: str = field(default="", repr=False)
+    errors: str = field(default="", repr=False)
+    duration_s: float = 0.0
+    left: tuple[str, ...] = ()
+
+    @property
+    def hung(self) -> bool:
+        """Whether it was ended by our deadline."""
+        return self.ended.kind in ("deadline", "abandoned")
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the child could not be set up (namespace, limits), in the kernel's words."""
+        if self.ended.kind != "refused":
+            return None
+        return (self.errors.partition(_REFUSED)[2].strip().splitlines() or ["no reason given"])[0]
+
+
+def read_answer(path: Path, nonce: str) -> Answer:
+    """The envelope at ``path``, told apart from nothing, from too much, and from what is no envelope of ours."""
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > ANSWER_LIMIT_BYTES:
+            return TooMuch(size_bytes)
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return NoAnswer()
+    try:
+        envelope = json.loads(text)
+        if envelope["gpucheck"] != nonce:
+            return Garbage(redact.redact(text[:200]))
+        if "value" in envelope:
+            return Value(envelope["value"])
+        failure = envelope["failure"]
+        return Failure(failure["type"], redact.redact(failure["text"]), redact.redact(failure["trace"]))
+    except (ValueError, KeyError, TypeError):
+        return Garbage(redact.redact(text[:200]))
+
+
+def ended(report: Mapping[str, Any], where: tuple[str, ...], errors: str, *, timed_out: bool) -> Ended:
+    """How the child ended, from its supervisor's report."""
+    if report.get("survivors"):
+        return Ended("abandoned", where=where + tuple(report["survivors"]))
+    if timed_out:
+        return Ended("deadline", where=where)
+    status = report.get("status")
+    if status is None:
+        return Ended("lost", where=where)
+    if (status & 0x7F) == 0:
+        code = status >> 8
+        refused = code == _REFUSED_STATUS and _REFUSED in errors
+        return Ended("refused" if refused else "exit", code=code)
+    return Ended("signal", signal=signal_name(status & 0x7F))
+
+
+def signal_name(number: int) -> str:
+    """``SIGBUS`` for 7."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def text_of(encoded: str) -> str:
+    """A stream as the report carries it, as redacted text."""
+    return redact.redact(base64.b64decode(encoded).decode(errors="replace"))
+
+
+def frames(dump: Path) -> list[str]:
+    """The innermost frames of a dumped stack, without our own at its bottom, which say nothing about where it hung."""
+    lines = [line.strip() for line in dump.read_text(errors="replace").splitlines()]
+    return [redact.redact(line) for line in lines if line and not _OWN_FRAME.search(line)][:_FRAMES]

@@ -1,0 +1,103 @@
+"""The line to a supervisor: it runs one command, and kills the whole family when our end of a socket closes."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+PAYLOADS = Path(__file__).parents[1] / "payload"
+KILL_GRACE_S = 4.0
+
+
+class Conversation:
+    """One request to one supervisor: send it, wait to the deadline, read the report."""
+
+    def __init__(self, conn: socket.socket, request: Mapping[str, Any]) -> None:
+        self.conn = conn
+        self.buffer = b""
+        conn.settimeout(10)
+        conn.sendall(json.dumps(request).encode() + b"\n")
+
+    def report(self, timeout_s: float, tick: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
+        """The supervisor's report; None when it is not there in time. ``tick`` is called about ten times a second."""
+        end = time.monotonic() + timeout_s
+        while b"\n" not in self.buffer:
+            left = end - time.monotonic()
+            if left <= 0:
+                return None
+            if select.select([self.conn], [], [], min(left, 0.1))[0]:
+                try:
+                    chunk = self.conn.recv(65536)
+                except ConnectionError:
+                    chunk = b""
+                if not chunk:
+                    return {"lost": True}
+                self.buffer += chunk
+            tick()
+        report: dict[str, Any] = json.loads(self.buffer)
+        return report
+
+    def say(self, word: str) -> None:
+        """Send ``dump`` or ``kill``; a supervisor that is gone needs neither."""
+        try:
+            self.conn.sendall(word.encode())
+        except OSError:
+            return
+
+
+class Follow:
+    """Passes on each whole line that somebody appends to a file."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+        self.path = path
+        self.tell = tell
+        self.seen = 0
+
+    def tick(self) -> None:
+        """Look for new lines."""
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self.seen)
+                fresh = stream.read()
+        except OSError:
+            return
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        self.seen += len(whole)
+        for line in whole.decode(errors="replace").splitlines():
+            self.tell(line)
+
+
+def _start(argv: Sequence[str], pass_fds: Iterable[int], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=tuple(pass_fds),
+        env=dict(env),
+        start_new_session=True,
+    )
+
+
+def supervisor(conn: socket.socket, env: Mapping[str, str], also: Iterable[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a supervisor that serves one request on ``conn``; the command inherits the descriptors in ``also``."""
+    # -S -s -E: neither site-packages nor the user's PYTHON* variables are any business of the supervisor.
+    argv = [sys.executable, "-B", "-S", "-s", "-E", str(PAYLOADS / "supervisor.py"), str(conn.fileno())]
+    return _start(argv, (conn.fileno(), *also), env)
+
+
+def wait(process: subprocess.Popen[bytes]) -> None:
+    """Collect a process that is about to end; one that is not is killed."""
+    try:
+        process.wait(KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
