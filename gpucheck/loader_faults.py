@@ -11,6 +11,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.verdict import Unexplained
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,6 +30,8 @@ _ANYWHERE = (
 _ON_WORKERS_STDERR = ("Can't get attribute", "No module named")
 _DIED = re.compile(r"DataLoader worker .*(?:exited unexpectedly|is killed by signal)")
 _TIMED_OUT = "DataLoader timed out"
+DIED = "dataloader-worker-died"
+"""What is said where nothing says why a worker is gone: any cause that can be told is the better answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,18 @@ class Fault:
         if -signal.SIGBUS in self.exit_codes:
             return "shm-too-small"
         if _DIED.search(self.told):
-            return "dataloader-worker-died"
+            return DIED
         return "dataloader-timeout" if _TIMED_OUT in self.told else None
+
+    @property
+    def text(self) -> str:
+        """Everything that was said, the workers' own words first."""
+        return f"{self.worker_stderr}\n{self.told}"
+
+    def unexplained(self, label: str) -> Unexplained:
+        """The fault as a question to the knowledge base. Whoever sends SIGKILL leaves no words: a fact must say why."""
+        killed = -signal.SIGKILL in self.exit_codes
+        return Unexplained(f"{label}: the loader stopped", self.text, *self.evidence(), by_fact=killed)
 
     def evidence(self) -> tuple[str, ...]:
         """Lines for people: what torch said, how workers ended, the worker's own last line, the attribute to blame."""

@@ -90,17 +90,16 @@ def tell(report: Report, label: str, leg: Mapping[str, Any], own: OwnCode | None
 
 
 def stopped(report: Report, label: str, fault: Fault, own: OwnCode | None = None) -> None:
-    """A leg that did not end. Our own dataset raises nothing, so an exception of its own is our bug."""
+    """A leg that did not end. Our own dataset raises nothing, so one that nothing known explains is our bug."""
     if "AF_UNIX path too long" in fault.told + fault.worker_stderr:
         raise Unable("a shorter path of the temporary folder: sockets in it may have 107 characters")
     pitfall = fault.pitfall()
-    if own is not None:
-        params = own_code.at_loading(own, fault.told or fault.worker_stderr)
-        find(report, pitfall or own_code.RAISES, label, *fault.evidence(), **(params | need(pitfall)))
+    params = own_code.at_loading(own, fault.told or fault.worker_stderr) if own is not None else {}
+    if pitfall in (None, loader_faults.DIED) and report.explain(fault.unexplained(label)):
         return
-    if pitfall is None:
-        raise Bug(f"{label}: {fault.told}")
-    find(report, pitfall, label, *fault.evidence(), **need(pitfall))
+    if pitfall is None and own is None:
+        raise Bug(f"{label}: {fault.told} (nothing that is known here explains it)")
+    find(report, pitfall or own_code.RAISES, label, *fault.evidence(), **(params | need(pitfall)))
 
 
 def need(pitfall: str | None) -> dict[str, str]:

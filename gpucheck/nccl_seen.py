@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpucheck.shm_need import Need
 
 FRAMES: Final = 4
+#: The step before NCCL is asked for anything: what fails there is no fault of NCCL's.
+BEFORE_NCCL: Final = "CUDA"
 WORDS: Final = 300
 
 
@@ -32,6 +34,7 @@ class End(str, Enum):
     BUS_ERROR = "bus error"
     KILLED = "a rank was killed"
     CRASH = "a rank crashed"
+    NO_CUDA = "CUDA does not start"
     NO_SPACE = "no space"
     NOT_EXTENDED = "segment not extended"
     NOT_REGISTERED = "segment not registered"
@@ -53,6 +56,7 @@ PITFALLS: Final[Mapping[End, str | None]] = {
     End.BUS_ERROR: "nccl-shm-too-small",
     End.KILLED: None,
     End.CRASH: "native-crash",
+    End.NO_CUDA: None,
     End.NO_SPACE: "nccl-shm-too-small",
     End.NOT_EXTENDED: "nccl-shm-too-small",
     End.NOT_REGISTERED: "shm-register-failed",
@@ -184,7 +188,7 @@ def _failed(ranks: Sequence[Mapping[str, Any]], log: Log) -> tuple[End, str] | N
         return End.CRASH, f"{where(first)} ended with exit {first['code']} and no word"
     if first["ended"] == "signal":
         return End.CRASH, f"{where(first)} was killed by {first['signal']}"
-    end = _of_exception(first["type"], first["text"])
+    end = End.NO_CUDA if first["step"] == BEFORE_NCCL else _of_exception(first["type"], first["text"])
     return end, f"{where(first)}: {first['type']}: {first['text'].strip()[:WORDS]}"
 
 

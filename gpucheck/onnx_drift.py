@@ -17,6 +17,19 @@ _UNLOADABLE = (
     ("ort-op-not-implemented", "NOT_IMPLEMENTED"),
     ("onnx-file-unreadable", "INVALID_PROTOBUF"),
 )
+DRIFT = "onnx-drift"
+# What exporters say when they refuse a model (torch 2.4 to 2.14).
+_REFUSED = (
+    ("export-data-dependent", "GuardOnDataDependentSymNode"),
+    ("export-data-dependent", "data-dependent"),
+    ("export-data-dependent", "Dynamic control flow is not supported"),
+    ("export-dynamic-shapes", "Constraints violated"),
+    ("export-dynamic-shapes", "ConstraintViolationError"),
+    ("export-dynamic-shapes", "your code specialized it"),
+    ("onnx-operator-unsupported", "UnsupportedOperatorError"),
+    ("onnx-operator-unsupported", "No ONNX function found"),
+    ("onnx-operator-unsupported", "No decompositions registered"),
+)
 _SIDES = {
     (False, False): "neither is past tolerance of a float64 run, only of the other",
     (True, False): "ONNX Runtime's answer is the wrong one",
@@ -147,3 +160,18 @@ def worst_share(models: Mapping[str, Mapping[str, Any]]) -> float:
 def unloadable(text: str) -> str | None:
     """The pitfall of a model that ONNX Runtime does not load, from its words; None where they say something else."""
     return next((pitfall for pitfall, phrase in _UNLOADABLE if phrase in text), None)
+
+
+def refused(told: str) -> str:
+    """The pitfall of a model that an exporter refuses, from its words."""
+    return next((pitfall for pitfall, phrase in _REFUSED if phrase in told), "onnx-export-failed")
+
+
+def cause(name: str, made: Mapping[str, Any], model: Mapping[str, Any]) -> str:
+    """The pitfall behind drift: train mode, something frozen at export, or none that can be told."""
+    wrong = [one for one in outputs(name, model) if not one.right]
+    if made["training"] or any(one.beyond("torch_again") for one in wrong):
+        return "exported-in-train-mode"
+    refusals = any("refused" in case for case in model["cases"])
+    frozen = refusals or any(one.mismatch for one in wrong) or bool(_since(name, model))
+    return "traced-constant" if frozen else DRIFT

@@ -156,7 +156,9 @@ class Run:
         elif ended.end is rehearsal.End.NOT_REHEARSED:
             lacking = tuple(f"rehearsal of {ended.fault.id}: {why}" for why in ended.why)
             self._add(
-                Result(ended.fault.probe, ended.fault.title, self._host(), Verdict.UNABLE, lacking=lacking, started=now())
+                Result(
+                    ended.fault.probe, ended.fault.title, self._host(), Verdict.UNABLE, lacking=lacking, started=now()
+                )
             )
 
     def _given(self, folder: Path, ends: float) -> Given:
@@ -342,7 +344,9 @@ class Run:
                 "ended": now(),
                 "counts": counts,
                 "not_reached": missed,
-                "machine_verdict": "rehearsal" if self.faults else _machine_verdict(self.results, self.status(), status),
+                "machine_verdict": "rehearsal"
+                if self.faults
+                else _machine_verdict(self.results, self.status(), status),
                 "user_tests": {"passed": user_passed, "failed": user_failed},
                 "exit": int(status),
             },

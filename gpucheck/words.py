@@ -47,7 +47,7 @@ def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
 
 
 def of(finding: Finding, facts: Facts | None, options: Options) -> Worded:
-    """The words of a finding, in the operator's language. Raises Bug for a pitfall that neither we nor the site know."""
+    """A finding's words, in the operator's language. Raises Bug for a pitfall that neither we nor the site knows."""
     try:
         entry = pitfalls.with_site(options["probes"]).get(finding.pitfall)
     except pitfalls.PitfallError as error:

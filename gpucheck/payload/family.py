@@ -20,19 +20,31 @@ def _stat(pid):
 
 
 def descendants(root):
-    """Pids of every living descendant of ``root``, children before grandchildren; zombies are not alive."""
+    """Pids of every living descendant of ``root``, children before grandchildren; zombies are not alive.
+
+    Looked at twice: whose parent dies while we look belongs to nobody at the first look, and to the subreaper at the
+    next.
+    """
+    first = _descendants(root)
+    return first + [pid for pid in _descendants(root) if pid not in first]
+
+
+def _descendants(root):
     children = {}
+    dead = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             stat = _stat(int(entry))
-            if stat and stat[1] != "Z":
+            if stat:
                 children.setdefault(stat[0], []).append(int(entry))
+                if stat[1] in "ZX":
+                    dead.add(int(entry))
     found, queue = [], [root]
     while queue:
         for pid in children.get(queue.pop(0), ()):
             found.append(pid)
             queue.append(pid)
-    return found
+    return [pid for pid in found if pid not in dead]
 
 
 def bearers(run):

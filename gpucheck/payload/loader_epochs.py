@@ -5,10 +5,10 @@ Arguments (all but the first optional): ``start_methods`` [fork, spawn, forkserv
 ``stack`` (collate samples into one tensor), ``workers``, ``batch``, ``epochs``, ``persistent``, ``timeout_s`` (of one
 batch), ``hold`` (keep every batch alive, as a job does that collects its predictions). Answer: ``{"torch",
 "cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries ``descriptors`` and either ``samples`` (how
-many the dataset has), ``opened`` (files that it opened before workers started), ``forked_at`` (where its module forked while it was
-imported, or ""), ``epochs`` and ``steady``, or a
-``fault``: in which ``stage`` (loading, pickling, running), in whose words (``told``), how workers ended
-(``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker went away.
+many the dataset has), ``opened`` (files that it opened before workers started), ``forked_at`` (where its module forked
+while it was imported, or ""), ``epochs`` and ``steady``, or a ``fault``: in which ``stage`` (loading, pickling,
+running), in whose words (``told``), how workers ended (``exit_codes``), and ``worker_stderr``, where the true reason
+stands when torch only says that a worker went away.
 
 Standard library and torch; numpy is not needed. Runs on Python 3.8 and later.
 """

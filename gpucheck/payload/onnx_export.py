@@ -2,9 +2,10 @@
 
 Arguments: ``exporter`` (legacy, dynamo), ``folder`` (everything is written there), ``models`` (["MODULE:FACTORY"]),
 each factory returning ``(model, example)`` where ``example`` is a tensor or a tuple of tensors with the batch first;
-``path`` (folders to find them in, optional). Answer: ``{"torch", "exporter", "missing", "models": {name: made}}``;
+``path`` (folders to find them in), ``cwd`` (where they run), both optional. Answer: ``{"torch", "exporter", "missing", "models": {name: made}}``;
 ``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``, ``case/again/N`` and, in
-float64, ``case/referee/N``) and ``cases``, or ``fault``. Leaves nothing outside ``folder``.
+float64, ``case/referee/N``) and ``cases``, or ``fault``: its ``stage`` (loading, running, exporting), its ``kind`` and
+what was ``told``. Leaves nothing outside ``folder``.
 """
 
 from __future__ import annotations
@@ -159,10 +160,22 @@ def opset(file: str) -> int:
     return max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
 
 
+class Stage:
+    """How far one model has come: loading, running in PyTorch, exporting."""
+
+    now = "loading"
+
+    @classmethod
+    def to(cls, name: str) -> None:
+        """The next stage begins."""
+        cls.now = name
+
+
 def fault(error: BaseException) -> dict[str, str]:
     """Why there is no export. ``environment``: a library or the disk failed; ``refused``: the exporter would not."""
     told = "; from ".join(first_line(one) for one in (error, error.__cause__) if one is not None)
-    return {"kind": "environment" if isinstance(error, (ImportError, OSError)) else "refused", "told": told}
+    kind = "environment" if isinstance(error, (ImportError, OSError)) else "refused"
+    return {"stage": Stage.now, "kind": kind, "told": told}
 
 
 def first_line(error: BaseException) -> str:
@@ -177,17 +190,32 @@ def training(model: torch.nn.Module) -> list[str]:
     return [name or "model" for name, part in modules if part.training and not any(part.children())]
 
 
+def made_by(spec: str) -> tuple[torch.nn.Module, Any]:
+    """The model and the example that a factory gives. Raises TypeError for anything else."""
+    module, _, factory = spec.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in factory.split("."):
+        found = getattr(found, name)
+    pair = found()
+    if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], torch.nn.Module):
+        raise TypeError("%s gives a %s, not a (module, example)" % (spec, type(pair).__name__))
+    return pair
+
+
 def write(spec: str, exporter: str, folder: str) -> dict[str, Any]:
     """Export one model and write its reference answers."""
     import numpy as np
 
-    module, _, factory = spec.partition(":")
-    model, example = getattr(importlib.import_module(module), factory)()
+    Stage.to("loading")
+    model, example = made_by(spec)
     example = as_tuple(example)
+    factory = spec.partition(":")[2]
+    Stage.to("running")
     stem = os.path.join(folder, "%s-%s" % (factory, exporter))
     # Exporting, and running in train mode, may change a model: references come from a copy of their own.
     arrays = answers(copy.deepcopy(model), cases(example))
     outputs = len([name for name in arrays if name.startswith("sample/out/")])
+    Stage.to("exporting")
     begun = time.monotonic()
     EXPORTERS[exporter](model, example, outputs, stem + ".onnx")
     seconds = time.monotonic() - begun
@@ -208,7 +236,7 @@ def one(spec: str, exporter: str, folder: str) -> dict[str, Any]:
         warnings.simplefilter("always")
         try:
             made: dict[str, Any] = write(spec, exporter, folder)
-        except Exception as error:  # exporters raise types of their own, which moved between versions
+        except (Exception, SystemExit) as error:  # exporters raise types of their own, which moved between versions
             made = {"fault": fault(error)}
     traced: list[str] = [str(w.message)[:400] for w in warned if w.category.__name__ == "TracerWarning"]
     return {**made, "tracer_warnings": traced}
@@ -218,6 +246,8 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     """Export every model; see the head of this file for arguments and answer."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(args["folder"], "inductor")
     sys.path[:0] = [folder for folder in args.get("path", []) if folder not in sys.path]
+    if args.get("cwd"):
+        os.chdir(args["cwd"])
     lacking = missing(args["exporter"])
     made = {} if lacking else {spec: one(spec, args["exporter"], args["folder"]) for spec in args["models"]}
     return {"torch": torch.__version__, "exporter": args["exporter"], "missing": lacking, "models": made}

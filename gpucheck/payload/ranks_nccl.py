@@ -16,7 +16,8 @@ took} (null where there is no /dev/shm), ``removed`` (what killed ranks left the
 
     rank, ended    "value", "failure", "exit", "signal"; "waited": ended by us because another rank had gone before;
                    "hang": ended by us at the limit; "stuck": it did not die of SIGKILL
-    step, collective   where it stood: "initialise", "collective", "leave", and the number of the collective from 1 on
+    step, collective   where it stood: "CUDA" (before NCCL is asked for anything), "initialise", "collective", and the
+                   number of the collective from 1 on
     value          {"wrong", "checked"} numbers, and what the worker adds ("version", ...)
     type, text     of the exception; ``code``, ``signal`` of the process
     gone_s         when it ended, in seconds from the start
@@ -73,9 +74,11 @@ def take_part(rank: int, world: int, job: dict[str, Any], tell: Tell) -> dict[st
     import torch
     from torch import distributed
 
-    tell("initialise")
+    tell("CUDA")
     device = torch.device("cuda", job["device"])
     torch.cuda.set_device(device)
+    torch.ones(1, device=device).sum().item()
+    tell("initialise")
     # Ours is the first to end it: torch's own watchdog would only abort the process.
     patience = datetime.timedelta(seconds=10 * job["limit_s"])
     meeting = "file://" + job["store"]

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import loader_faults
-from gpucheck.process import Failure, Value
-from gpucheck.replies import value_of
-from gpucheck.shm_need import LEAST_RANKS, Need
-from gpucheck.verdict import Bug, Failed, NotApplicable, Unable
+from gpucheck.loader_legs import EPOCHS, WORKERS, find, judge, rule_out, stopped, value
+from gpucheck.process import Value
+from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child, Containers
+    from gpucheck.process import Reply
     from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
@@ -53,7 +53,8 @@ def test_dataloader_spawn_safe(report: Report, host: Facts, child: Child, contai
     rule_out(host)
     for method, how in METHODS.items():
         with report.leg(method):
-            answer = value(child("loader_epochs", {"start_methods": [method], "workers": WORKERS, "epochs": EPOCHS, **how}), method)
+            args = {"start_methods": [method], "workers": WORKERS, "epochs": EPOCHS, **how}
+            answer = value(child("loader_epochs", args), method)
             judge(report, method, answer["legs"][method], method)
             if method == "fork":
                 weigh_cpu(report, host, answer["affinity"])

@@ -123,6 +123,8 @@ def answer_of(reply: Reply, what: str) -> Any:
 
 def accuse(report: Any, seen: Seen, where: str, need: Need | None = None) -> None:
     """What stopped the ranks, as a finding. Raises Unable where it was not the transport's fault."""
+    if seen.end is End.NO_CUDA:
+        raise Unable(f"{where}: {seen}", blocked_by="cuda-available")
     if seen.pitfall is None:
         raise Unexplained(f"{where}: {seen}", "\n".join(seen.details), *seen.details)
     params = need.params() if need is not None else {}

@@ -37,8 +37,6 @@ pytestmark = pytest.mark.probe(subject="host", essential=("legacy",), extra=("dy
 
 MODELS = ("onnx_models:conv_norm", "onnx_models:transformer", "onnx_models:lstm")
 DYNAMO = ("onnx_models:transformer",)
-CPU = "CPUExecutionProvider"
-RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-openvino", "onnxruntime-directml")
 
 
 def test_onnx_matches_torch(report: Report, host: Facts, child: Child, scratch_folder: Path) -> None:
@@ -50,115 +48,5 @@ def test_onnx_matches_torch(report: Report, host: Facts, child: Child, scratch_f
         with report.leg(exporter):
             exported = export(child, exporter, models, scratch_folder)
             made = sort_out(report, exporter, exported)
-            if made and (compared := compare(report, child, made, CPU, scratch_folder)):
+            if made and (compared := compare(report, child, made, [[CPU, {}]], scratch_folder)):
                 judge(report, exporter, made, *compared)
-
-
-def rule_out(host: Facts) -> None:
-    """Raises NotApplicable when a package is known not to be there."""
-    for names in (("torch",), ("onnx",), RUNTIMES):
-        facts = [host[f"package.{name}"] for name in names]
-        if all(fact.is_known and fact.value is None for fact in facts):
-            raise NotApplicable(f"package.{names[0]}", f"{names[0]} is not installed: extra `onnx`", facts[0].source)
-
-
-def value(reply: Reply, what: str) -> Any:
-    """What the payload returned; a library that is missing rules the probe out, a broken torch is not ours to judge."""
-    match reply.answer:
-        case Failure(type="ModuleNotFoundError", text=text):
-            raise NotApplicable("package.onnxruntime", f"{text}: extra `onnx`", "import in the judged Python")
-        case Failure(type="ImportError" | "OSError" as kind, text=text):
-            raise Unexplained(f"{what}: {kind}: {text}", f"{kind}: {text}")
-    return value_of(reply, what)
-
-
-def export(child: Child, exporter: str, models: tuple[str, ...], folder: Path) -> Mapping[str, Any]:
-    """Export models into ``folder``. Raises NotApplicable when the exporter is not installed."""
-    args = {"exporter": exporter, "folder": str(folder), "models": models}
-    answer: Mapping[str, Any] = value(child("onnx_export", args), f"{exporter} exporter")
-    if answer["missing"]:
-        lacking = answer["missing"]
-        raise NotApplicable(f"package.{lacking}", f"{lacking} is not installed: extra `onnx`", "import")
-    models_made: Mapping[str, Any] = answer["models"]
-    return models_made
-
-
-def sort_out(report: Report, exporter: str, exported: Mapping[str, Any], *, ours: bool = True) -> Mapping[str, Any]:
-    """The models that were exported. A refusal of our own model is our bug, of a user's a finding."""
-    for name, made in exported.items():
-        if fault := made.get("fault"):
-            if ours and fault["kind"] == "refused":
-                raise Failed(f"the {exporter} exporter refuses {name}: {fault['told']}", fault["told"])
-            report.bad("onnx-export-failed", f"{exporter}, {name}: {fault['told']}", exporter=exporter)
-    return {name: made for name, made in exported.items() if "fault" not in made}
-
-
-def compare(
-    report: Report, child: Child, made: Mapping[str, Any], provider: str, folder: Path
-) -> tuple[Mapping[str, Any], str] | None:
-    """Each model's comparison in ONNX Runtime on that provider, and its standard error; None: it cannot be imported."""
-    args = {"models": made, "folder": str(folder), "tolerance": tolerance.as_args(), "providers": [[provider, {}]]}
-    reply = child("onnx_compare", args, warm=False)
-    match reply.answer:
-        case Failure(type="ImportError", text=text):
-            report.bad("ort-import-failed", f"import onnxruntime: {text}")
-            return None
-    return value(reply, "ONNX Runtime"), reply.errors
-
-
-def judge(
-    report: Report,
-    exporter: str,
-    made: Mapping[str, Any],
-    compared: Mapping[str, Any],
-    errors: str,
-    *,
-    ours: bool = True,
-) -> None:
-    """Every model of one exporter: drift, fallback, or evidence that there is neither."""
-    for name, model in compared["models"].items():
-        if text := model.get("unloadable"):
-            refused(report, f"{exporter}, {name}: {text}", text, exporter=exporter, model=name)
-            continue
-        found = onnx_drift.slips(model)
-        lines = onnx_drift.drift(name, model)
-        if lines:
-            report.bad("onnx-drift", *lines, *at_export(made[name]), exporter=exporter, model=name)
-        elif found:
-            raise Bug(f"{exporter}, {name}: {'; '.join(found)}") if ours else Unable(f"{name}: {'; '.join(found)}")
-        if elsewhere := onnx_drift.fallback(compared["asked"][0], model):
-            report.bad("onnx-provider-fallback", elsewhere, *reasons(errors), provider=compared["asked"][0])
-    conclude(report, exporter, compared)
-
-
-def refused(report: Report, what: str, text: str, **params: str) -> None:
-    """A model that ONNX Runtime does not load: what its words are known to mean, else that they are not known."""
-    if (pitfall := onnx_drift.unloadable(text)) is not None:
-        report.bad(pitfall, what, **params)
-    elif not report.explain(told := Unexplained(what, text)):
-        raise told
-
-
-def at_export(made: Mapping[str, Any]) -> list[str]:
-    """What was suspect when the model was exported."""
-    training = made["training"]
-    lines = [f"in training mode at export: {', '.join(training[:5])}"] if training else []
-    return lines + [f"the tracer warned: {text.partition('.')[0]}" for text in made["tracer_warnings"][:2]]
-
-
-def reasons(errors: str) -> list[str]:
-    """ONNX Runtime's own words about a provider."""
-    lines = [line.strip() for line in errors.splitlines()]
-    return [line for line in lines if "provider" in line.lower() or "Failed to load" in line][:3]
-
-
-def conclude(report: Report, exporter: str, compared: Mapping[str, Any]) -> None:
-    """Evidence and measures of one exporter."""
-    models = compared["models"]
-    if (share := onnx_drift.worst_share(models)) < math.inf:
-        report.measure(f"{exporter}_worst_share_of_tolerance", share)
-        report.saw(f"{exporter}: the worst error is {share:.1%} of what is allowed")
-    for name, model in models.items():
-        if "cases" in model:
-            cases = ", ".join(f"{case['name']} (batch {case['batch']})" for case in model["cases"])
-            report.saw(f"{exporter}, {name.partition(':')[2]}: {cases}; {onnx_drift.ran_on(model)}")

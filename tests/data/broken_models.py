@@ -120,3 +120,24 @@ def ignores_an_input() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 def disk_full() -> tuple[nn.Module, Tensor]:
     """The machine fails, not the exporter."""
     raise OSError(28, "No space left on device")
+
+
+def data_dependent_size() -> tuple[nn.Module, Tensor]:
+    """As many rows as there are positive elements, used as a size: torch.export cannot know it."""
+    return Calls(lambda x: torch.zeros(int((x > 0).sum())) + x.sum()).eval(), _signed()
+
+
+def not_a_model() -> Tensor:
+    """A factory that gives something else."""
+    return _signed()
+
+
+def fixed_batch() -> tuple[nn.Module, Tensor]:
+    """PyTorch itself takes no other batch than the example's."""
+    return Calls(lambda x: x.reshape(2, 8) * 2).eval(), _signed()
+
+
+def healthy() -> tuple[nn.Module, Tensor]:
+    """Nothing wrong with it."""
+    torch.manual_seed(10)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), _signed()

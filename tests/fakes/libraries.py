@@ -7,15 +7,18 @@ own, which is ended when it hangs.
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 
-LIMIT_S = 12.0
+LOAD_S = 120.0
+LIMIT_S = 8.0
 CUDART = """
 import ctypes, glob, site
 path = glob.glob(site.getsitepackages()[0] + "/nvidia/cu13/lib/libcudart.so.13")[0]
 cudart = ctypes.CDLL(path)
 cudart.cudaGetErrorName.restype = cudart.cudaGetErrorString.restype = ctypes.c_char_p
+print("loaded", flush=True)
 count = ctypes.c_int()
 code = cudart.cudaGetDeviceCount(ctypes.byref(count))
 words = cudart.cudaGetErrorName(code).decode() + ": " + cudart.cudaGetErrorString(code).decode()
@@ -25,6 +28,7 @@ TORCH = """
 import warnings
 warnings.simplefilter("ignore")
 import torch
+print("loaded", flush=True)
 claim = f"is_available() {torch.cuda.is_available()}"
 try:
     torch.cuda.init()
@@ -33,7 +37,7 @@ try:
     print(f"{claim}; {counted} device(s), a product on the first: {product.sum().item():g}")
 except Exception as error:
     text = str(error).strip().partition("\\n")[0]
-    print(f"{claim}; {type(error).__name__}: {text.removeprefix(UNEXPECTED).strip()[:160]}")
+    print(f"{claim}; {type(error).__name__}: {text.removeprefix(UNEXPECTED).strip()[:100]}")
 """.replace(
     "UNEXPECTED",
     repr(
@@ -43,6 +47,7 @@ except Exception as error:
 )
 PYNVML = """
 import pynvml
+print("loaded", flush=True)
 try:
     pynvml.nvmlInit()
     lost = 0
@@ -59,15 +64,19 @@ except pynvml.NVMLError as error:
 
 
 def ask(script: str) -> str:
-    """The last line that the script printed, or how it ended."""
+    """The last line that the script printed, or how it ended. Loading the library may take its time, answering not."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
+        select.select([process.stdout.fileno() if process.stdout else 0], [], [], LOAD_S)
+        output, errors = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
         return "does not return"
-    lines = done.stdout.strip().splitlines()
-    return lines[-1] if lines else f"exit {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+    lines = output.strip().splitlines()[1:]
+    return lines[-1] if lines else f"exit {process.returncode}: {errors.strip().splitlines()[-1:]}"
 
 
 if __name__ == "__main__":

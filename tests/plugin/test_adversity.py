@@ -1,4 +1,4 @@
-"""A machine in a bad way: full disk, full shared memory, a state folder that takes nothing, another user, secrets around."""
+"""A machine in a bad way: full disk, full shared memory, a state folder that takes nothing, another user, secrets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_record_on_a_full_disk(bench: Bench) -> None:
     bench.probe("site_ok", "report.saw('x' * 3000)")
     kept = bench.project / "kept.jsonl"
     setup = "mount -t tmpfs -o size=8k none /mnt && head -c 4096 /dev/zero > /mnt/fill"
-    command = f"{setup} && {shlex.join(bench.command('--gpucheck-record=/mnt/r.jsonl'))}; s=$?; cp /mnt/r.jsonl {kept}; exit $s"
+    run = shlex.join(bench.command("--gpucheck-record=/mnt/r.jsonl"))
+    command = f"{setup} && {run}; s=$?; cp /mnt/r.jsonl {kept}; exit $s"
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", command],
         cwd=bench.project,

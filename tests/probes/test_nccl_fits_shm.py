@@ -396,10 +396,21 @@ def test_the_real_worker_reports_what_torch_says(children: Children) -> None:
     reply = children.run("ranks_nccl", {**plan.args, "limit_s": 40}, deadline_s=90, warm=False, shm_bytes=128 * MIB)
     assert isinstance(reply.answer, Value), reply
     seen = nccl_seen.seen(reply.answer.value, 40)
-    assert seen.end in (End.OTHER, End.CUDA)
-    assert seen.words.startswith("rank ")
-    assert " at initialise: " in seen.words
+    assert seen.end is End.NO_CUDA, seen
+    assert " at CUDA: " in seen.words
     assert reply.left == ()
+
+
+def test_cuda_that_does_not_start_is_another_probes_finding(children: Children) -> None:
+    """The real worker on a machine without a GPU: unable, blocked by cuda-available, and no finding of NCCL's."""
+    pytest.importorskip("torch")
+
+    def child(payload: str, args: dict[str, Any], **how: Any) -> Any:
+        return children.run(payload, {**args, "limit_s": 40}, **how)
+
+    result = alone(child, gpus(1), {})
+    assert (result.verdict, result.blocked_by) == (Verdict.UNABLE, "cuda-available")
+    assert found(result) == []
 
 
 # ---------------------------------------------------------------------------------- containers

@@ -69,8 +69,11 @@ class Judged:
         """What gpucheck said, for the table."""
         if self.pitfalls:
             return f"{self.verdict}: {', '.join(self.pitfalls)}"
-        lacking = next((r["lacking"][0] for r in self.results if r["verdict"] == "unable"), None)
-        return f"unable: {lacking}" if lacking and self.verdict == "unable" else self.verdict
+        if self.verdict != "unable":
+            return self.verdict
+        unable = [r for r in self.results if r["verdict"] == "unable"]
+        first = next((r for r in unable if r["blocked_by"] is None), unable[0])
+        return f"unable: {first['lacking'][0]}"
 
 
 @pytest.fixture(scope="module")

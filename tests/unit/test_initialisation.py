@@ -55,6 +55,24 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
         pytest.param(100, EMPTY, {}, "hidden-by-environment", id="100, the variable is empty"),
         pytest.param(100, {"env.CUDA_VISIBLE_DEVICES": "7"}, {}, "hidden-by-environment", id="100, out of range"),
         pytest.param(100, {"env.CUDA_VISIBLE_DEVICES": "0"}, {}, None, id="100, the variable is right"),
+        pytest.param(
+            100, {"env.CUDA_VISIBLE_DEVICES": "0,7"}, {}, "hidden-by-environment", id="100, its second is wrong"
+        ),
+        pytest.param(100, {}, {"refused": {"/dev/nvidia0": "EPERM"}}, "gpu-hidden-device", id="100, refused on a host"),
+        pytest.param(
+            100,
+            {"machine.container": "docker"},
+            {"refused": {"/dev/nvidia0": "EACCES"}},
+            "gpu-hidden-device",
+            id="100, a file mode in a container",
+        ),
+        pytest.param(
+            803,
+            {"driver.libcuda_path": COMPAT},
+            {"library": "/opt/libcuda.so.570"},
+            "compat-shadows-driver",
+            id="803 by a link into a compat folder",
+        ),
         pytest.param(100, {"gpu.pci": NOUVEAU}, {}, "nouveau-bound", id="100, nouveau"),
         pytest.param(100, UNBOUND, {}, "driver-not-loaded", id="100, not loaded"),
         pytest.param(

@@ -21,7 +21,7 @@ MAPPED = {
 
 
 def test_roots_are_the_fewest_and_never_a_whole_tree_of_the_users() -> None:
-    """Nested paths fold into their parent; /, /home, /etc and the like are never bound as a whole; nor is the run's own."""
+    """Nested paths fold into their parent; /, /home, /etc and the like are never bound whole; nor is the run's own."""
     roots = mirror.roots(MAPPED, "/tmp/run")
     assert roots == ["/data/libs", "/etc/alias.so", "/home/me/project", "/opt/venv", "/usr"]
 

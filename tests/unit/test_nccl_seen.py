@@ -84,6 +84,12 @@ HUNG = {"ended": "hang"}
         ),
         ([failure(0, "RuntimeError", "CUDA error: unspecified launch failure")], None, End.CUDA, "launch failure"),
         ([failure(0, "OSError", "[Errno 28] No space left on device")], None, End.NO_SPACE, "Errno 28"),
+        (
+            [failure(0, "AssertionError", "Torch not compiled with CUDA enabled", step="CUDA", collective=0)],
+            None,
+            End.NO_CUDA,
+            "rank 0 at CUDA: AssertionError",
+        ),
         ([failure(0, *BACKEND)], None, End.OTHER, "unhandled system error"),
     ],
 )
@@ -105,16 +111,25 @@ def test_the_first_rank_that_died_is_the_cause() -> None:
 def test_what_is_printed_is_read_like_the_log() -> None:
     """NCCL writes to the standard output when it has no file."""
     line = "x:1:2 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22809"
-    assert seen(answer(failure(0, *BACKEND, output=line), rank(1, **WAITED)), LIMIT_S).end is End.VERSIONS_DIFFER
+    told = seen(answer(failure(0, *BACKEND, output=line), rank(1, **WAITED)), LIMIT_S)
+    assert (told.end, told.pitfall) == (End.VERSIONS_DIFFER, "nccl-version-mismatch")
     line = "x:1:2 [0] bootstrap.cc:115 NCCL WARN Bootstrap : no socket interface found"
-    assert seen(answer(failure(0, *BACKEND, output=line), rank(1, **WAITED)), LIMIT_S).end is End.NO_INTERFACE
+    told = seen(answer(failure(0, *BACKEND, output=line), rank(1, **WAITED)), LIMIT_S)
+    assert (told.end, told.pitfall) == (End.NO_INTERFACE, "interface-missing")
 
 
 @pytest.mark.parametrize("end", [end for end in End if end is not End.WORKS])
 def test_every_end_has_a_pitfall_with_words_or_none_on_purpose(end: End) -> None:
     """A killed rank and a full GPU are no fault of what was tried."""
     pitfall = PITFALLS[end]
-    assert pitfall in pitfalls.load() if pitfall else end in (End.KILLED, End.GPU_MEMORY)
+    assert pitfall in pitfalls.load() if pitfall else end in (End.KILLED, End.GPU_MEMORY, End.NO_CUDA)
+
+
+def test_a_failing_cuda_call_is_nccls_messenger() -> None:
+    """NCCL passes on what another kernel or the GPU did."""
+    line = "x:1:2 [0] enqueue.cc:9 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'"
+    told = seen(answer(failure(0, *BACKEND, output=line), rank(1, **WAITED)), LIMIT_S)
+    assert (told.end, told.pitfall) == (End.CUDA, "nccl-cuda-error")
 
 
 def test_the_details_of_a_hang_are_stacks_and_nccls_last_lines() -> None:

@@ -73,5 +73,7 @@ def test_every_pitfalls_probe_exists() -> None:
 
 def test_every_finding_is_provoked_somewhere() -> None:
     """Every pitfall that our code can raise appears in a test."""
-    text = "\n".join(p.read_text() for p in TESTS.rglob("*") if p.suffix in (".py", ".toml") and p.name != "test_probes.py")
+    text = "\n".join(
+        p.read_text() for p in TESTS.rglob("*") if p.suffix in (".py", ".toml") and p.name != "test_probes.py"
+    )
     assert {pitfall for pitfall in raised() if pitfall not in text} == set()

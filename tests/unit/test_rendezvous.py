@@ -52,6 +52,7 @@ def tried(**changes: Any) -> Try:
             id="own name",
         ),
         pytest.param({"net.loopback_ipv4": False}, "", "loopback-ipv6-only", id="lo has no IPv4"),
+        pytest.param({"net.loopback_ipv6": False}, "", None, id="lo without IPv6 is no cause"),
         pytest.param(
             {"net.hostname_addresses": ["192.0.2.9"]}, "", "rendezvous-unreachable", id="own name leads elsewhere"
         ),

@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.verdict import Acceptance, Exit, Finding, Outcome, Policy, Result, Subject, Verdict, accept, exit_status, outcome
+from gpucheck.verdict import (
+    Acceptance,
+    Exit,
+    Finding,
+    Outcome,
+    Policy,
+    Result,
+    Subject,
+    Verdict,
+    accept,
+    exit_status,
+    outcome,
+)
 
 HOST = Subject("host", "h", "h")
 PASSED, FAILED, SKIPPED = Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED
