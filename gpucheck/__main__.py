@@ -46,7 +46,7 @@ def _perform(options: Options, selection: Any) -> int:
             # Overwritten by the next line; \x1b[K clears what is left of it.
             print(f"\r{render.progress(event)}\x1b[K", end="\r", flush=True)
         if "result" in event:
-            print(render.probe_line(event["result"]), *render.not_run_lines(event["result"]), sep="\n", flush=True)
+            print(render.probe_line(event["result"]), *render.under_lines(event["result"]), sep="\n", flush=True)
 
     run = Run(options, selection, show)
     for line in render.header(gpucheck.__version__, options["level"], str(run.path), options["rehearse"]):
@@ -92,9 +92,9 @@ def _list(argv: Sequence[str]) -> int:
 
 
 def _list_faults() -> None:
-    from gpucheck import rehearsal
+    from gpucheck.faults import FAULTS
 
-    for fault in rehearsal.FAULTS.values():
+    for fault in FAULTS.values():
         needs = f"; needs {', '.join(fault.needs)}" if fault.needs else ""
         print(f"{fault.id:<24} {fault.title}")
         print(f"{'':<24} {fault.probe} says {' or '.join(fault.pitfalls)}{needs}")

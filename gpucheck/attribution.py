@@ -27,13 +27,16 @@ def cause_of(told: Unexplained | Failed, facts: Callable[[tuple[str, ...]], Fact
     best = next((answer for answer in found if not told.by_fact or list(_confirming(answer))), None)
     if best is None:
         return None
-    evidence = (told.what, *told.evidence, *_lines(best))
-    return Finding(best.pitfall.id, Verdict.BAD, tuple(dict.fromkeys(evidence)), {}, best.confidence.value)
+    evidence = [told.what, *told.evidence]
+    evidence += [line for line in _said(best) if not any(line in earlier for earlier in evidence)]
+    return Finding(best.pitfall.id, Verdict.BAD, (*evidence, *_reasons(best)), {}, best.confidence.value)
 
 
-def _lines(answer: Answer) -> Iterator[str]:
-    for place in answer.places[:_LINES]:
-        yield f"in its words: {' '.join(place.text.split())[:_LINE_CHARACTERS]}"
+def _said(answer: Answer) -> Iterator[str]:
+    return (" ".join(place.text.split())[:_LINE_CHARACTERS] for place in answer.places[:_LINES])
+
+
+def _reasons(answer: Answer) -> Iterator[str]:
     for text in _confirming(answer):
         yield f"confirmed by: {text}"
     if answer.rivals:

@@ -12,9 +12,9 @@ import pytest
 from gpucheck import own_code, scratch
 from gpucheck.engine import OPEN_S, Container, open_engine
 from gpucheck.engine.find import Missing
+from gpucheck.faults import UNCHANGED
 from gpucheck.inner import REPORT, Inner, mark_of
 from gpucheck.process import Children
-from gpucheck.rehearsal import UNCHANGED
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
+    from gpucheck.faults import Change
     from gpucheck.own_code import OwnCode
     from gpucheck.process import Reply
     from gpucheck.profile import Options
-    from gpucheck.rehearsal import Change
     from gpucheck.report import Report
 
 ROOM_S = 2.0

@@ -20,6 +20,7 @@ import pytest
 
 from gpucheck import pitfalls, record, rehearsal, words
 from gpucheck.facts import Facts, read
+from gpucheck.faults import FAULTS
 from gpucheck.report import Report
 from gpucheck.verdict import Bug, Outcome, Result, Subject, Unable, Verdict, accept, outcome
 
@@ -132,7 +133,7 @@ class Inner:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep what belongs to the level, cheap before costly before disturbing, and write the plan."""
         items[:] = [item for item in items if self._is_there(item)]
-        only = rehearsal.FAULTS[self.given.rehearsal].probe if self.given.rehearsal else None
+        only = FAULTS[self.given.rehearsal].probe if self.given.rehearsal else None
         marks = {item: mark_of(item) for item in items}
         chosen = [
             item for item in items if LEVELS.index(marks[item].level) <= self.level and only in (None, probe_id(item))

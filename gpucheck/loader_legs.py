@@ -47,7 +47,8 @@ def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode) -> bool
     if how is not None:
         own.refuse_at_cap(reply.errors)
         last = loader_faults.last_error(reply.errors)
-        find(report, own_code.RAISES, label, f"its process: {how}", *([f"its stderr: {last}"] if last else []), **own.params)
+        lines = [f"its process: {how}", *([f"its stderr: {last}"] if last else [])]
+        find(report, own_code.RAISES, label, *lines, **own.params)
     return how is not None
 
 

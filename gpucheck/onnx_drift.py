@@ -30,6 +30,11 @@ _REFUSED = (
     ("onnx-operator-unsupported", "No ONNX function found"),
     ("onnx-operator-unsupported", "No decompositions registered"),
 )
+# ONNX Runtime puts operators on small shapes and indices on the CPU on purpose, next to a GPU too.
+_OF_SHAPES = frozenset(
+    "Cast Concat Constant ConstantOfShape Equal Expand Gather Identity Max Min Mod Not Range Reshape Shape Size Slice "
+    "Squeeze Unsqueeze Where".split()  # noqa: SIM905 - twenty quoted words are harder to read
+)
 _SIDES = {
     (False, False): "neither is past tolerance of a float64 run, only of the other",
     (True, False): "ONNX Runtime's answer is the wrong one",
@@ -145,6 +150,13 @@ def fallback(asked: str, model: Mapping[str, Any]) -> str | None:
     if model["nodes"].get(asked):
         return None
     return f"asked for {asked}; {ran_on(model)}; the session names {', '.join(model['providers'])}"
+
+
+def strays(asked: str, model: Mapping[str, Any]) -> str:
+    """Operators that compute and that another provider than the one asked for ran; "" when there is none."""
+    away = {provider: ops for provider, ops in model["operators"].items() if provider != asked}
+    computing = {provider: sorted(set(ops) - _OF_SHAPES) for provider, ops in away.items()}
+    return "; ".join(f"{', '.join(ops)} on {provider}" for provider, ops in sorted(computing.items()) if ops)
 
 
 def ran_on(model: Mapping[str, Any]) -> str:

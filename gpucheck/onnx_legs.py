@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import onnx_drift, tolerance
+from gpucheck.loader_legs import find
 from gpucheck.process import Failure
 from gpucheck.replies import value_of
-from gpucheck.verdict import Bug, NotApplicable, Unable
+from gpucheck.verdict import Bug, Failed, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -58,14 +59,14 @@ def exported(reply: Reply, exporter: str) -> Mapping[str, Any]:
     return models_made
 
 
-def sort_out(report: Report, exporter: str, exported: Mapping[str, Any], *, ours: bool = True) -> Mapping[str, Any]:
-    """The models that were exported. A refusal of our own model is our bug, of a user's a finding."""
-    for name, made in exported.items():
+def sort_out(report: Report, exporter: str, models: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of our own models that were exported. A refusal of one is our bug, a machine in the way a finding."""
+    for name, made in models.items():
         if fault := made.get("fault"):
-            if ours and fault["kind"] == "refused":
+            if fault["kind"] == "refused":
                 raise Failed(f"the {exporter} exporter refuses {name}: {fault['told']}", fault["told"])
             report.bad("onnx-export-failed", f"{exporter}, {name}: {fault['told']}", exporter=exporter)
-    return {name: made for name, made in exported.items() if "fault" not in made}
+    return {name: made for name, made in models.items() if "fault" not in made}
 
 
 def compare(
@@ -77,14 +78,20 @@ def compare(
     """
     args = {"models": made, "folder": str(folder), "tolerance": tolerance.as_args(), "providers": providers}
     reply = child("onnx_compare", args, warm=False)
+    told = answered(report, reply)
+    return None if told is None else (told, reply.errors)
+
+
+def answered(report: Report, reply: Reply) -> Any:
+    """What ONNX Runtime answered; None where it cannot be imported, which is a finding."""
     match reply.answer:
         case Failure(type="ImportError", text=text):
             report.bad("ort-import-failed", f"import onnxruntime: {text}")
             return None
-    return value(reply, "ONNX Runtime"), reply.errors
+    return value(reply, "ONNX Runtime")
 
 
-def judge(
+def judge(  # noqa: PLR0913 - what came back of one exporter, and whose model it is
     report: Report,
     exporter: str,
     made: Mapping[str, Any],
@@ -93,8 +100,9 @@ def judge(
     *,
     own: bool = False,
 ) -> None:
-    """Every model of one exporter: drift, fallback, or evidence that there is neither. ``own``: the operator's model,
-    which may be wrong, and of which the cause is named.
+    """Every model of one exporter: drift, fallback, or evidence that there is neither.
+
+    ``own``: it is the operator's model, which may be wrong, and then the cause is named.
     """
     for name, model in compared["models"].items():
         if text := model.get("unloadable"):
@@ -104,12 +112,20 @@ def judge(
         lines = onnx_drift.drift(name, model)
         if lines:
             pitfall = onnx_drift.cause(name, made[name], model) if own else onnx_drift.DRIFT
-            report.bad(pitfall, *lines, *at_export(made[name]), exporter=exporter, model=name)
+            find(report, pitfall, exporter, *lines, *at_export(made[name]), exporter=exporter, model=name)
         elif found:
             raise Unable(f"{name}: {'; '.join(found)}") if own else Bug(f"{exporter}, {name}: {'; '.join(found)}")
-        if elsewhere := onnx_drift.fallback(compared["asked"][0], model):
-            report.bad("onnx-provider-fallback", elsewhere, *reasons(errors), provider=compared["asked"][0])
+        where_it_ran(report, exporter, name, compared, errors)
     conclude(report, exporter, compared)
+
+
+def where_it_ran(report: Report, label: str, name: str, compared: Mapping[str, Any], errors: str) -> None:
+    """Nodes that ran elsewhere than where they were asked to: all of them is a defect, some may hurt."""
+    asked, model = compared["asked"][0], compared["models"][name]
+    if elsewhere := onnx_drift.fallback(asked, model):
+        find(report, "onnx-provider-fallback", label, elsewhere, *reasons(errors), provider=asked)
+    elif strays := onnx_drift.strays(asked, model):
+        report.degraded("onnx-provider-fallback", f"{label}, {name}: not on {asked}: {strays}", provider=asked)
 
 
 def refused(report: Report, what: str, text: str, **params: str) -> None:

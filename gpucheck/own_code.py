@@ -1,4 +1,4 @@
-"""The operator's own code, which enters only when they name it: where it is found, and what it may take. Pure, a leaf."""
+"""The operator's own code, which enters only when they name it: where it is found, what it may take. Pure, a leaf."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def named(spec: str, folder: Path | None, facts: Facts) -> OwnCode:
 
 def cap_bytes(facts: Facts) -> int:
     """What one process of the operator's code may write to, in bytes."""
-    available = facts.known("memory.available_bytes")
+    available: int | None = facts.known("memory.available_bytes")
     if available is None:
         raise Unable(f"how much memory may be taken: {facts['memory.available_bytes'].why}")
-    limit = facts.known("memory.limit_bytes")
+    limit: int | None = facts.known("memory.limit_bytes")
     return max(LEAST_BYTES, min(available, limit or available) // SHARE)
 
 

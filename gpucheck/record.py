@@ -129,6 +129,7 @@ def result_of(row: Mapping[str, Any]) -> Result:
         for name in (
             "probe",
             "title",
+            "gist",
             "measures",
             "limits",
             "blocked_by",

@@ -39,8 +39,10 @@ def progress(event: Mapping[str, Any]) -> str:
     return _cut(f"    … {event['probe']}: {event['leg']}", WIDTH - 1) if "leg" in event else ""
 
 
-def not_run_lines(row: Row) -> Iterator[str]:
-    """What an ok did not look at."""
+def under_lines(row: Row) -> Iterator[str]:
+    """Beneath a probe's line: the gist of what it saw, and what it did not look at."""
+    if row["gist"]:
+        yield from _wrapped("", row["gist"], indent=18)
     reasons: dict[str, list[str]] = {}
     for missed in row["not_run"]:
         reasons.setdefault(missed["why"], []).append(missed["leg"])

@@ -219,7 +219,7 @@ class Controller:
         """One event of the run: a line a probe; what is under way, on a line that the next one overwrites."""
         if "result" in event:
             self.live("")
-            for text in (render.probe_line(event["result"]), *render.not_run_lines(event["result"])):
+            for text in (render.probe_line(event["result"]), *render.under_lines(event["result"])):
                 self.line(text)
         elif text := render.progress(event):
             self.live(text)

@@ -55,10 +55,15 @@ class Report:
     lacking: list[str] = field(default_factory=list)
     ruled_out: Because | None = None
     blocked_by: str | None = None
+    gist: str = ""
 
     def saw(self, text: str) -> None:
         """One line of evidence: what was looked at and what it showed."""
         self.evidence.append(text)
+
+    def sum_up(self, text: str) -> None:
+        """The one line of evidence that people read beneath an ok."""
+        self.gist = text
 
     def measure(self, name: str, value: float) -> None:
         """A number that was measured; the name carries the unit (``epoch_s``)."""
@@ -142,6 +147,7 @@ class Report:
             verdict=verdict,
             evidence=tuple(self.evidence),
             findings=tuple(self.findings),
+            gist=self.gist,
             measures=self.measures,
             limits=self.limits,
             legs=tuple(self.ran),

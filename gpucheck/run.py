@@ -31,9 +31,9 @@ from gpucheck.verdict import Exit, Outcome, Result, Subject, Unable, Verdict, ac
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpucheck.faults import Fault
     from gpucheck.process import Reply
     from gpucheck.profile import Options
-    from gpucheck.rehearsal import Fault
 
 PACKAGE = Path(__file__).parent
 FACTS_S = 20.0

@@ -1,4 +1,4 @@
-"""Where a fault is rehearsed: what it needs of this machine, and the machine that is played around the run's children."""
+"""Where a fault is rehearsed: what it needs of this machine, and the one that is played around the run's children."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.engine import find
-from gpucheck.rehearsal import Need
+from gpucheck.faults import Need
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gpucheck.facts import Facts
+    from gpucheck.faults import Fault
     from gpucheck.process import Children
-    from gpucheck.rehearsal import Fault
 
 ASK_S = 20.0
 _SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"

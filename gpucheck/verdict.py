@@ -153,6 +153,7 @@ class Result:
     verdict: Verdict
     evidence: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    gist: str = ""
     measures: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     legs: tuple[str, ...] = ()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gpucheck.profile import Options
     from gpucheck.verdict import Finding
 
-_PLACEHOLDER = re.compile(r"\{([a-z][\w.]*)\}")
+# Not %{name} and ${name}: those are curl's and the shell's own.
+_PLACEHOLDER = re.compile(r"(?<![%$])\{([a-z][\w.]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,15 @@ class Worded:
 
 
 def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
-    """``text`` with its placeholders filled from ``params``, else from facts; what nobody knows stays ``<NAME>``."""
+    """``text`` with its placeholders filled from ``params``, else from facts.
+
+    What nobody knows stays as ``NAME``: a shell that gets it pasted neither redirects nor expands anything.
+    """
 
     def value(match: re.Match[str]) -> str:
         name = match[1]
         known = params.get(name) or (facts.known(name) if facts is not None else None)
-        return str(known) if isinstance(known, (str, int, float)) else f"<{name.upper()}>"
+        return str(known) if isinstance(known, (str, int, float)) else name.upper().replace(".", "_")
 
     return _PLACEHOLDER.sub(value, text)
 

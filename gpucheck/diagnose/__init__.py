@@ -10,7 +10,7 @@ import io
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpucheck.diagnose.conditions import Reason, Truth
+from gpucheck.diagnose.conditions import Origin, Reason, Truth
 from gpucheck.diagnose.judge import Answer, Confidence, Diagnosis, RuledOut, judge, wanted_facts
 from gpucheck.diagnose.lexicon import Lexicon
 from gpucheck.diagnose.scan import Place, Scan, Sighting
@@ -26,6 +26,7 @@ __all__ = [
     "Confidence",
     "Diagnosis",
     "Lexicon",
+    "Origin",
     "Place",
     "Reason",
     "RuledOut",
@@ -48,7 +49,8 @@ def lexicon() -> Lexicon:
 def diagnose(text: str, facts: Facts | Callable[[tuple[str, ...]], Facts] | None = None) -> Diagnosis:
     """The pitfalls that ``text`` (a message, a traceback, a log) and ``facts`` speak for, best first.
 
-    ``facts`` may be a function that reads facts by name: it is called once, with the names that decide here.
+    ``facts`` are those of the machine or container that the text comes from. They may be a function that reads facts by
+    name: it is called once, with the names that decide here.
     """
     scan = Scan(lexicon())
     scan.read(io.BytesIO(text.encode("utf-8", errors="replace")), "text")

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from gpucheck.pitfalls import FactTest
 
 
+class Origin(str, Enum):
+    """Whose the facts are: of the very machine or container that the text comes from, or only of this host."""
+
+    JOB = "job"
+    HOST = "host"
+
+    __str__ = str.__str__
+
+
 class Truth(str, Enum):
     """Whether a condition holds."""
 
@@ -29,18 +38,22 @@ class Truth(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A condition as it was met or not: ``subject`` names the fact, or the line, that was looked at."""
+    """A condition as it was met or not: ``subject`` names the fact, or the line, that was looked at.
+
+    ``origin`` is HOST for a fact of this host, which is true of the text only if the job ran right here.
+    """
 
     truth: Truth
     subject: str
     text: str
     weight: float = 1.0
+    origin: Origin = Origin.JOB
 
 
 _SHOWN_CHARACTERS = 60
 
 
-def judge_fact(test: FactTest, facts: Facts | None) -> Reason:
+def judge_fact(test: FactTest, facts: Facts | None, origin: Origin = Origin.JOB) -> Reason:
     """Whether ``test`` holds, with the words that say so: ``shm.total_bytes = 67108864 (below 134217728)``."""
     if facts is None:
         return Reason(Truth.UNKNOWN, test.fact, f"{test.fact} was not read", test.weight)
@@ -49,10 +62,15 @@ def judge_fact(test: FactTest, facts: Facts | None) -> Reason:
         return Reason(Truth.UNKNOWN, test.fact, f"{test.fact} is unknown: {fact.why}", test.weight)
     value = fact.value
     truth = _absent(test.operator) if value is None else _TESTS[test.operator](value, test.wanted)
-    wording = "" if test.operator is Operator.IS else f"{test.operator.value} "
-    negation = "" if truth is Truth.YES else "not "
-    text = f"{test.fact} = {_short(value)} ({negation}{wording}{_short(test.wanted)})"
-    return Reason(truth, test.fact, text, test.weight)
+    text = f"{test.fact} = {_short(value)} ({_wording(test.operator, truth)}{_short(test.wanted)})"
+    return Reason(truth, test.fact, text, test.weight, origin)
+
+
+def _wording(operator: Operator, truth: Truth) -> str:
+    """How the value stands to the wanted one: ``below ``, ``not below ``; equality goes without saying."""
+    if operator in {Operator.IS, Operator.NOT}:
+        return "not " if (operator is Operator.NOT) is (truth is Truth.YES) else ""
+    return f"{operator.value} " if truth is Truth.YES else f"not {operator.value} "
 
 
 def _short(value: object) -> str:

@@ -1,18 +1,19 @@
 """What was sighted, and what is known of the machine: ranked pitfalls, each with what speaks for it and against it.
 
 Text alone never decides between entries that a line fits equally: all are listed, none above medium confidence, until a
-fact (or other text) confirms one or rules the others out.
+fact (or other text) confirms one or rules the others out. A fact of this host, where the job may not have run, moves an
+entry up or down and never out. What names only a class of failures stands beneath whatever names one.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING
 
-from gpucheck.diagnose.conditions import Reason, Truth, judge_fact
+from gpucheck.diagnose.conditions import Origin, Reason, Truth, judge_fact
 from gpucheck.diagnose.lexicon import Role
 from gpucheck.diagnose.tone import Tone
 from gpucheck.pitfalls import ANYTHING, FactTest, TextTest
@@ -32,6 +33,7 @@ STRONG_LETTERS = 14
 BETTER_LETTERS = 8
 
 
+_SURE = frozenset({Origin.JOB})
 _VARIABLE = re.compile(r"\\d|\[[^\]]*-[^\]]*\]")
 
 
@@ -84,6 +86,14 @@ class Diagnosis:
         return tuple(answer for answer in self.answers if answer.confidence is not Confidence.LOW)
 
 
+class _Tier(IntEnum):
+    """What a case's text names; a lower tier is a cause of a higher one wherever both are in a log."""
+
+    FAILURE = 0
+    CLASS = 1
+    ECHO = 2
+
+
 @dataclass(slots=True)
 class _Case:
     """One pitfall under judgement."""
@@ -103,17 +113,30 @@ class _Case:
 
     def letters(self) -> int:
         """Fixed characters of the best pattern seen; hints count once a condition confirms the entry."""
-        counts = {Role.SYMPTOM, Role.HINT} if self.decided() else {Role.SYMPTOM}
+        counts = {Role.SYMPTOM, Role.GENERAL} | ({Role.HINT} if self.decided() else set())
         return max((_fixed(s) for s in self.usable() if s.pattern.role in counts), default=0)
 
-    def decided(self) -> bool:
+    def decided(self, *, by: frozenset[Origin] = frozenset(Origin)) -> bool:
         """Whether conditions confirm it; those of little weight only together."""
-        return sum(reason.weight for reason in self.reasons if reason.truth is Truth.YES) >= 1
+        return sum(r.weight for r in self.reasons if r.truth is Truth.YES and r.origin in by) >= 1
+
+    def tier(self) -> _Tier:
+        """How much it says: a failure, a class of failures, or that something else went wrong."""
+        if ANYTHING in self.pitfall.follows:
+            return _Tier.ECHO
+        specific = any(s.pattern.role is Role.SYMPTOM for s in self.usable())
+        return _Tier.FAILURE if specific else _Tier.CLASS
 
     def doubted(self) -> bool:
         """Whether conditions were looked at and every one of them speaks against it."""
         truths = {reason.truth for reason in self.reasons} - {Truth.UNKNOWN}
         return truths == {Truth.NO}
+
+    def seen_without(self, other: _Case) -> bool:
+        """Whether a line names this one that does not fit the other as well."""
+        theirs = {(s.place.source, s.place.line) for s in other.sightings}
+        named = {Role.SYMPTOM, Role.GENERAL}
+        return any((s.place.source, s.place.line) not in theirs for s in self.usable() if s.pattern.role in named)
 
     def first(self) -> tuple[str, int]:
         """Where it was first seen."""
@@ -134,11 +157,16 @@ def wanted_facts(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall])
     return tuple(dict.fromkeys(name for pitfall_id in ids for name in pitfalls[pitfall_id].facts()))
 
 
-def judge(sightings: Sequence[Sighting], pitfalls: Mapping[str, Pitfall], facts: Facts | None) -> Diagnosis:
-    """Ranks what was sighted. ``facts`` is None where none were read: then no fact decides."""
+def judge(
+    sightings: Sequence[Sighting],
+    pitfalls: Mapping[str, Pitfall],
+    facts: Facts | None,
+    origin: Origin = Origin.JOB,
+) -> Diagnosis:
+    """Ranks what was sighted. ``facts`` is None where none were read: then no fact decides; ``origin``: whose they are."""
     cases = _cases(sightings, pitfalls)
     for case in cases.values():
-        _weigh(case, sightings, facts)
+        _weigh(case, sightings, facts, origin)
     alive = {name: case for name, case in cases.items() if case.excluded is None}
     _compare(alive)
     for case in alive.values():
@@ -158,21 +186,21 @@ def _cases(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> di
     return {name: _Case(pitfalls[name], found) for name, found in by_id.items()}
 
 
-def _weigh(case: _Case, sightings: Sequence[Sighting], facts: Facts | None) -> None:
+def _weigh(case: _Case, sightings: Sequence[Sighting], facts: Facts | None, origin: Origin) -> None:
     """Judges the conditions of one case."""
-    for test in case.pitfall.confirm:
-        case.reasons.append(_reason(test, case, sightings, facts, Role.CONFIRMS))
-    for test in case.pitfall.rule_out:
-        reason = _reason(test, case, sightings, facts, Role.RULES_OUT)
-        if reason.truth is Truth.YES and case.excluded is None:
-            case.excluded = reason
+
+    def judged(test: FactTest | TextTest, role: Role) -> Reason:
+        if isinstance(test, FactTest):
+            return judge_fact(test, facts, origin)
+        return _told(test, case, sightings, role)
+
+    case.reasons = [judged(test, Role.CONFIRMS) for test in case.pitfall.confirm]
+    against = [reason for test in case.pitfall.rule_out if (reason := judged(test, Role.RULES_OUT)).truth is Truth.YES]
+    case.excluded = next((reason for reason in against if reason.origin is Origin.JOB), None)
+    case.reasons += [replace(reason, truth=Truth.NO) for reason in against]
 
 
-def _reason(
-    test: FactTest | TextTest, case: _Case, sightings: Sequence[Sighting], facts: Facts | None, role: Role
-) -> Reason:
-    if isinstance(test, FactTest):
-        return judge_fact(test, facts)
+def _told(test: TextTest, case: _Case, sightings: Sequence[Sighting], role: Role) -> Reason:
     # A fixed text on the symptom's own line belongs to the message that several entries may share: it decides nothing.
     # A number in it may.
     shared = role is Role.CONFIRMS and not _VARIABLE.search(test.pattern)
@@ -223,35 +251,40 @@ def _confidence(case: _Case, alive: Mapping[str, _Case]) -> Confidence:
     letters = case.letters()
     if letters < FAIR_LETTERS:
         return Confidence.MEDIUM if case.decided() and case.usable() else Confidence.LOW
+    rivals = [alive[name] for name in case.rivals]
     if case.doubted():
-        # Facts of this machine may not be those of the log's; they lower an entry only beneath one they leave alone.
-        better = any(not alive[rival].doubted() for rival in case.rivals)
-        return Confidence.LOW if better else Confidence.MEDIUM
-    if case.decided():
-        tied = any(alive[rival].decided() for rival in case.rivals)
-        return Confidence.MEDIUM if tied else Confidence.HIGH
-    if any(alive[rival].decided() for rival in case.rivals):
+        return Confidence.LOW if any(map(_better, rivals)) else Confidence.MEDIUM
+    if case.decided() and rivals:
+        sure = case.decided(by=_SURE) and not any(rival.decided() for rival in rivals)
+        return Confidence.HIGH if sure else Confidence.MEDIUM
+    if any(rival.decided() for rival in rivals):
         return Confidence.LOW
-    return Confidence.HIGH if letters >= STRONG_LETTERS and not case.rivals else Confidence.MEDIUM
+    clear = case.decided(by=_SURE) or letters >= STRONG_LETTERS
+    return Confidence.HIGH if clear and not rivals else Confidence.MEDIUM
+
+
+def _better(rival: _Case) -> bool:
+    """Whether a rival stands above one that all facts speak against; facts of this host alone do not lift it there."""
+    if any(reason.origin is Origin.HOST for reason in rival.reasons):
+        return rival.decided()
+    return not rival.doubted()
 
 
 def _place_after_its_cause(case: _Case, alive: Mapping[str, _Case]) -> None:
     """Marks a case as the consequence of another one that is at least likely, unless a condition confirms it itself."""
     causes = [other for other in alive.values() if _causes(other, case)]
-    if causes and not case.decided():
+    if causes and (case.tier() is not _Tier.FAILURE or not case.decided()):
         cause = max(causes, key=_Case.order)
         case.follows = cause.pitfall.id
         case.confidence = min(case.confidence, cause.confidence, key=_RANK.__getitem__)
 
 
 def _causes(cause: _Case, case: _Case) -> bool:
-    """Whether ``case`` follows from ``cause``: it names it, or it follows from whatever else went wrong (``*``)."""
+    """Whether ``case`` follows from ``cause``: it names it, or it says less than it of what went wrong."""
     if _RANK[cause.confidence] == 0 or case.pitfall.id in cause.pitfall.follows:
         return False
-    anything = ANYTHING in case.pitfall.follows and ANYTHING not in cause.pitfall.follows
-    return cause.pitfall.id in case.pitfall.follows or (
-        anything and cause.pitfall.id not in {case.pitfall.id, *case.rivals}
-    )
+    says_less = case.tier() > cause.tier() and cause.seen_without(case)
+    return cause.pitfall.id in case.pitfall.follows or says_less
 
 
 def _listed(ranked: Sequence[_Case]) -> list[_Case]:

@@ -9,19 +9,21 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ahocorasick_rs import BytesAhoCorasick, Implementation
-
 from gpucheck.diagnose.literals import required
+from gpucheck.diagnose.plain import PlainSearch
 from gpucheck.pitfalls import Pitfall, TextTest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from ahocorasick_rs import BytesAhoCorasick
 
 
 class Role(str, Enum):
     """What a pattern's match says about its entry."""
 
     SYMPTOM = "symptom"
+    GENERAL = "general"
     HINT = "hint"
     CONFIRMS = "confirms"
     RULES_OUT = "rules-out"
@@ -31,7 +33,7 @@ class Role(str, Enum):
     @property
     def names(self) -> bool:
         """Whether a match makes its entry a candidate; else it only speaks for or against one."""
-        return self in {Role.SYMPTOM, Role.HINT}
+        return self in {Role.SYMPTOM, Role.GENERAL, Role.HINT}
 
 
 @dataclass(slots=True, eq=False)
@@ -82,18 +84,23 @@ class Lexicon:
         return list(self.by_literal)
 
     @cached_property
-    def automaton(self) -> BytesAhoCorasick:
+    def automaton(self) -> BytesAhoCorasick | PlainSearch:
         """Finds every literal in a lower-cased text in one pass."""
         return automaton(self.literals, large=False)
 
 
-def automaton(literals: list[bytes], *, large: bool) -> BytesAhoCorasick:
+def automaton(literals: list[bytes], *, large: bool) -> BytesAhoCorasick | PlainSearch:
     """A multi-literal matcher; for large texts the deterministic kind, faster to run and ten times slower to build."""
+    try:
+        from ahocorasick_rs import BytesAhoCorasick, Implementation
+    except ModuleNotFoundError:
+        return PlainSearch(literals)
     return BytesAhoCorasick(literals, implementation=Implementation.DFA if large else Implementation.ContiguousNFA)
 
 
 def _patterns(pitfall: Pitfall) -> list[Pattern]:
     texts = [(Role.SYMPTOM, text, 1.0) for text in pitfall.symptoms]
+    texts += [(Role.GENERAL, text, 1.0) for text in pitfall.general]
     texts += [(Role.HINT, text, 1.0) for text in pitfall.hints]
     texts += [(Role.CONFIRMS, test.pattern, test.weight) for test in pitfall.confirm if isinstance(test, TextTest)]
     texts += [(Role.RULES_OUT, test.pattern, test.weight) for test in pitfall.rule_out if isinstance(test, TextTest)]

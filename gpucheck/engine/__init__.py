@@ -86,7 +86,7 @@ class Engine:
     def create_volume(self, options: Mapping[str, str] | None = None) -> tuple[str, str]:
         """A new marked volume: its name, and its mount point on the host. ``options`` are the local driver's."""
         name = f"gpucheck-{secrets.token_hex(6)}"
-        wanted = {"name": name, "labels": self.owner.labels(), "options": dict(options or {})}
+        wanted: dict[str, Any] = {"name": name, "labels": self.owner.labels(), "options": dict(options or {})}
         return name, self.call("create_volume", **wanted)
 
     def remove_volume(self, name: str) -> None:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.diagnose import Scan, judge, lexicon, wanted_facts
+from gpucheck.diagnose import Origin, Scan, judge, lexicon, wanted_facts
 from gpucheck.explain.layout import printable
 from gpucheck.explain.report import as_json, as_text, entry_as_json, entry_as_text
 from gpucheck.explain.sources import Unreadable, facts_of_host, facts_of_record, file_here, read_logs
@@ -110,7 +110,8 @@ def _explain_logs(options: argparse.Namespace, recorded: Facts | None) -> int:
     problems = read_logs(scan, options.what)
     pitfalls = scan.lexicon.pitfalls
     facts = _facts(options, recorded, wanted_facts(scan.sightings, pitfalls))
-    diagnosis = judge(scan.sightings, pitfalls, facts)
+    origin = Origin.HOST if recorded is None else Origin.JOB
+    diagnosis = judge(scan.sightings, pitfalls, facts, origin)
     if options.json:
         _print_json([as_json(answer, facts, options.lang) for answer in diagnosis.answers])
     elif diagnosis.found or not problems:

@@ -32,6 +32,7 @@ class Phrases:
     text_weak: str
     for_it: str
     against_it: str
+    only_here: str
     unsure: str
     nothing: str
     hints: str
@@ -67,6 +68,7 @@ ENGLISH = Phrases(
     text_weak="the text alone is too common to be sure",
     for_it="for it: {reason}",
     against_it="against it: {reason}",
+    only_here="true only if the job ran right here, not in a container: {reason}",
     unsure="I do not know what is wrong here: nothing is above low confidence.",
     nothing="Nothing known was found in {size}, {source}.",
     hints="Faint hints, not answers:",
@@ -106,6 +108,7 @@ CHINESE = Phrases(
     text_weak="单凭这段文字太常见，不足以确定",
     for_it="支持：{reason}",
     against_it="不支持：{reason}",
+    only_here="仅当任务就在本机运行（不在容器里）时成立：{reason}",
     unsure="无法判断哪里出错：没有高于“低”的结论。",
     nothing="在 {source}（{size}）中没有发现已知问题。",
     hints="微弱的线索，不是结论：",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.diagnose import Confidence, Truth
+from gpucheck.diagnose import Confidence, Origin, Truth
 from gpucheck.diagnose.conditions import judge_fact
 from gpucheck.explain.layout import COLUMNS, clipped, command, printable, width, wrapped
 from gpucheck.explain.phrases import PHRASES, Phrases
@@ -53,13 +53,24 @@ def as_json(answer: Answer, facts: Facts | None, language: str) -> dict[str, Any
         "confirmed_by": _texts(answer, Truth.YES),
         "contradicted_by": _texts(answer, Truth.NO),
         "undecided": _texts(answer, Truth.UNKNOWN),
+        "only_if_run_here": [redact(printable(r.text)) for r in answer.reasons if r.origin is Origin.HOST],
         "rivals": [{"pitfall": r.id, "headline": r.words(language).headline, "ask": r.ask} for r in answer.rivals],
         "follows": answer.follows or None,
     }
 
 
 def _texts(answer: Answer, truth: Truth) -> list[str]:
-    return [redact(printable(_reason(r))) for r in answer.reasons if r.truth is truth]
+    return [redact(printable(_reason(r))) for r in _decisive(answer, truth)]
+
+
+def _decisive(answer: Answer, truth: Truth) -> list[Reason]:
+    return [reason for reason in answer.reasons if reason.truth is truth]
+
+
+def _shown(reason: Reason, say: Phrases) -> str:
+    """A reason; with a fact of this host, what it takes to be true of the log."""
+    text = redact(printable(_reason(reason)))
+    return say.only_here.format(reason=text) if reason.origin is Origin.HOST else text
 
 
 def _reason(reason: Reason) -> str:
@@ -144,12 +155,10 @@ def _why(answer: Answer, say: Phrases) -> Iterator[str]:
     """What the confidence rests on."""
     if answer.follows:
         yield say.consequence.format(cause=answer.follows)
-    confirmed, against = _texts(answer, Truth.YES), _texts(answer, Truth.NO)
-    for text in confirmed[:SHOWN_REASONS]:
-        yield say.for_it.format(reason=text)
-    for text in against[:SHOWN_REASONS]:
-        yield say.against_it.format(reason=text)
-    if not confirmed and not answer.rivals:
+    for truth, wording in ((Truth.YES, say.for_it), (Truth.NO, say.against_it)):
+        for reason in _decisive(answer, truth)[:SHOWN_REASONS]:
+            yield wording.format(reason=_shown(reason, say))
+    if not _decisive(answer, Truth.YES) and not answer.rivals:
         yield say.text_weak if answer.confidence is Confidence.LOW else say.text_only
     if answer.rivals:
         yield say.shared.format(rivals=", ".join(rival.id for rival in answer.rivals[:SHOWN_RIVALS]))

@@ -3,12 +3,12 @@
 Arguments (all but the first optional): ``start_methods`` [fork, spawn, forkserver], ``dataset`` ("MODULE:FACTORY"),
 ``path`` (folders to find it in), ``cwd`` (where it runs), ``samples`` (read at most so many, evenly spread; 0: all),
 ``stack`` (collate samples into one tensor), ``workers``, ``batch``, ``epochs``, ``persistent``, ``timeout_s`` (of one
-batch), ``hold`` (keep every batch alive, as a job does that collects its predictions). Answer: ``{"torch",
-"cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries ``descriptors`` and either ``samples`` (how
-many the dataset has), ``opened`` (files that it opened before workers started), ``forked_at`` (where its module forked
-while it was imported, or ""), ``epochs`` and ``steady``, or a ``fault``: in which ``stage`` (loading, pickling,
-running), in whose words (``told``), how workers ended (``exit_codes``), and ``worker_stderr``, where the true reason
-stands when torch only says that a worker went away.
+batch), ``pin`` (batches in pinned memory), ``hold`` (keep every batch alive, as a job does that collects its
+predictions). Answer: ``{"torch", "cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries
+``descriptors`` and either ``samples`` (how many the dataset has), ``opened`` (files that it opened before workers
+started), ``forked_at`` (where its module forked while it was imported, or ""), ``epochs`` and ``steady``, or a
+``fault``: in which ``stage`` (loading, pickling, running), in whose words (``told``), how workers ended
+(``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker went away.
 
 Standard library and torch; numpy is not needed. Runs on Python 3.8 and later.
 """
@@ -16,29 +16,23 @@ Standard library and torch; numpy is not needed. Runs on Python 3.8 and later.
 from __future__ import annotations
 
 import collections
-import ctypes
 import gc
-import hashlib
 import importlib
 import multiprocessing
 import os
-import pickle
 import random
-import re
 import resource
 import sys
 import tempfile
 import time
-import traceback
 import warnings
-from contextlib import contextmanager
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, Iterator
+from typing import Any, Callable, Iterable
 
 import torch
+from loader_notes import Forks, digest, end_workers, fault, last_words, open_files, pickling_fault, workers_stderr
 from torch.utils.data import DataLoader, get_worker_info
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "dataset": "loader_datasets:images",
     "path": [],
     "cwd": None,
@@ -50,9 +44,9 @@ DEFAULTS = {
     "persistent": False,
     "timeout_s": 20,
     "hold": False,
+    "pin": False,
 }
-WORDS_BYTES = 4000
-CAUSES = 6
+Way = Callable[[Any], Iterable[Any]]
 
 
 class Witnessed:
@@ -75,119 +69,6 @@ class Witnessed:
         }
 
 
-def digest(value: Any) -> str:
-    """A checksum of a sample: tensors by their bytes, containers by their parts, anything else by its pickle."""
-    sums = hashlib.blake2b(digest_size=16)
-    for part in _parts(value):
-        sums.update(part)
-    return sums.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, torch.Tensor):
-        whole = value.detach().cpu().contiguous()
-        yield ("%s%s" % (whole.dtype, tuple(whole.shape))).encode()
-        yield ctypes.string_at(whole.data_ptr(), whole.numel() * whole.element_size())
-    elif isinstance(value, dict):
-        yield from _parts(list(value.items()))
-    elif isinstance(value, (list, tuple)):
-        yield b"%d" % len(value)
-        for item in value:
-            yield from _parts(item)
-    else:
-        yield pickle.dumps(value, protocol=4)
-
-
-@contextmanager
-def workers_stderr(stream: Any) -> Iterator[None]:
-    """Processes started inside inherit ``stream`` as their standard error; the parent gets its own back."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    os.dup2(stream.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-def last_words(stream: Any) -> str:
-    """The end of what was written to ``stream``."""
-    size = os.fstat(stream.fileno()).st_size
-    written = os.pread(stream.fileno(), WORDS_BYTES, max(0, size - WORDS_BYTES))
-    return written.replace(b"\0", b"").decode(errors="replace")
-
-
-def told_by(error: BaseException | None) -> str:
-    """An exception and what led to it, a line each."""
-    lines: list[str] = []
-    while error is not None and len(lines) < CAUSES:
-        lines.append("%s: %s" % (type(error).__name__, error))
-        error = error.__cause__ or error.__context__
-    return "\n".join(lines)[-WORDS_BYTES:]
-
-
-def exit_codes(processes: list[Any], told: str) -> list[int]:
-    """How workers ended (negative: by that signal). Where torch names pids only those count: it ends the others."""
-    named = {int(pid) for pids in re.findall(r"\(pid(?:\(s\))? ([\d, ]+)\)", told) for pid in pids.split(",")}
-    codes = {process.pid: process.exitcode for process in processes if process.exitcode}
-    return [code for pid, code in codes.items() if pid in named or not named & set(codes)]
-
-
-def fault(stage: str, error: BaseException, processes: list[Any], stderr: str) -> dict[str, Any]:
-    """What went wrong, as data."""
-    told = told_by(error)
-    return {"stage": stage, "told": told, "exit_codes": exit_codes(processes, told), "worker_stderr": stderr}
-
-
-def pickling_fault(dataset: Any) -> dict[str, Any] | None:
-    """The fault of a dataset that cannot be sent to a worker, with the attribute that is to blame; None: it can."""
-    try:
-        ForkingPickler.dumps(dataset)
-    except Exception as error:  # __reduce__ and __getstate__ may raise anything
-        return {**fault("pickling", error, [], ""), "where": culprit(dataset)}
-    return None
-
-
-def culprit(value: Any, name: str = "dataset", depth: int = 4) -> str:
-    """The path of the innermost attribute that does not pickle, such as ``dataset.transform``."""
-    for attribute, part in getattr(value, "__dict__", {}).items() if depth else ():
-        try:
-            ForkingPickler.dumps(part)
-        except Exception:  # as above
-            return culprit(part, "%s.%s" % (name, attribute), depth - 1)
-    return name
-
-
-class Forks:
-    """Where a module forked this process while it was being imported: a spawned worker would do so again."""
-
-    module = ""
-    where = ""
-
-    @classmethod
-    @contextmanager
-    def watched(cls, module: str) -> Iterator[None]:
-        """Notes the first fork inside, in the module of that name."""
-        if not cls.module:
-            sys.addaudithook(cls.heard)
-        cls.module = module
-        try:
-            yield
-        finally:
-            cls.module = "-"
-
-    @classmethod
-    def heard(cls, event: str, _: Any) -> None:
-        """An event of the interpreter's. Hooks cannot be taken back, so this one is told when to listen."""
-        if event != "os.fork" or cls.module == "-" or cls.where:
-            return
-        for frame, line in traceback.walk_stack(None):
-            if frame.f_globals.get("__name__") == cls.module:
-                cls.where = "%s:%d" % (os.path.basename(frame.f_code.co_filename), line)
-
-
 def load(args: dict[str, Any]) -> Any:
     """The dataset that the arguments name."""
     module, _, factory = args["dataset"].partition(":")
@@ -202,17 +83,6 @@ def load(args: dict[str, Any]) -> Any:
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise TypeError("%s gives a %s: no __getitem__ and __len__" % (args["dataset"], type(dataset).__name__))
     return dataset
-
-
-def open_files() -> set[str]:
-    """Paths of the files on disk that this process has open."""
-    found = set()
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            found.add(os.readlink("/proc/self/fd/" + descriptor))
-        except OSError:
-            continue
-    return {path for path in found if os.path.isfile(path)}
 
 
 def chosen(samples: int, most: int) -> list[int]:
@@ -238,6 +108,7 @@ def make_loader(dataset: Any, order: list[int], method: str, args: dict[str, Any
         timeout=args["timeout_s"],
         multiprocessing_context=context,
         persistent_workers=args["persistent"],
+        pin_memory=args["pin"],
     )
 
 
@@ -253,24 +124,15 @@ def rows(batch: Any) -> list[dict[str, Any]]:
     ]
 
 
-def end_workers(batches: Any) -> None:
-    """End an iterator's workers now.
-
-    Left to the garbage collector, its queues may be closed first; then each worker is waited for in vain for 5 s.
-    """
-    shut_down = getattr(batches, "_shutdown_workers", None)
-    if shut_down is not None:
-        shut_down()
-
-
 class Reading:
     """A loader being read, an epoch at a time: its workers, and the batches that are held."""
 
-    def __init__(self, method: str, dataset: Any, args: dict[str, Any], stream: Any) -> None:
+    def __init__(self, method: str, dataset: Any, args: dict[str, Any], stream: Any, way: Way) -> None:
         self.indices = chosen(len(dataset), args["samples"])
         self.order = list(self.indices)
         self.loader = make_loader(dataset, self.order, method, args)
         self.hold = args["hold"]
+        self.way = way
         self.stream = stream
         self.workers: list[Any] = []
         self.held: list[Any] = []
@@ -285,7 +147,7 @@ class Reading:
         arrived: list[dict[str, Any]] = []
         first_s = None
         try:
-            for batch in batches:
+            for batch in self.way(batches):
                 first_s = first_s or time.monotonic() - begun
                 arrived += rows(batch)
                 if self.hold:
@@ -322,10 +184,15 @@ def descriptors(held: list[Any]) -> dict[str, int]:
     return {"soft": soft, "hard": hard, "open": len(os.listdir("/proc/self/fd")), "held_batches": len(held)}
 
 
-def iterate(method: str, dataset: Any, args: dict[str, Any], stream: Any) -> dict[str, Any]:
-    """All epochs by one start method, checked; a fault is returned, never raised."""
+def as_they_come(batches: Any) -> Any:
+    """Batches as the loader gives them."""
+    return batches
+
+
+def iterate(method: str, dataset: Any, args: dict[str, Any], stream: Any, way: Way = as_they_come) -> dict[str, Any]:
+    """All epochs by one start method, checked; a fault is returned, never raised. ``way``: where batches go first."""
     before = descriptors([])
-    reading = Reading(method, dataset, args, stream)
+    reading = Reading(method, dataset, args, stream, way)
     try:
         epochs = [reading.epoch(number) for number in range(args["epochs"])]
     except Exception as error:  # torch raises again in the parent whatever a worker raised

@@ -2,8 +2,8 @@
 
 Arguments: ``models`` ({name: {"file", "data", "cases"}} as ``onnx_export`` answers), ``providers`` ([[name, options]]),
 ``tolerance`` ({dtype: {"atol", "rtol", "cap"}}), ``folder`` (for the profile). Answer: ``{"onnxruntime", "available",
-"asked", "models": {name: {"providers", "nodes": {provider: count}, "unmoved", "cases": [case]}}}``; each case lists its
-outputs; ``unmoved`` names outputs that do not depend on the input.
+"asked", "models": {name: {"providers", "nodes": {provider: count}, "operators": {provider: [type]}, "unmoved",
+"cases": [case]}}}``; each case lists its outputs; ``unmoved`` names outputs that do not depend on the input.
 An element is within tolerance when all of it is finite and ``|a - b| <= min(atol + rtol * |ref|, cap * max|ref|)``.
 
 Needs onnxruntime and numpy, not torch: the references were written by the exporting process.
@@ -112,19 +112,24 @@ def unmoved(cases: list[str], data: Mapping[str, Any], table: Mapping[str, Toler
     return still
 
 
-def nodes_by_provider(profile: str) -> dict[str, int]:
-    """How many nodes each execution provider really ran, from ONNX Runtime's own profile."""
+def nodes_that_ran(profile: str) -> set[tuple[str, str, str]]:
+    """Name, operator and provider of every node that really ran, from ONNX Runtime's own profile."""
     with open(profile, encoding="utf-8") as stream:
         events = json.load(stream)
-    ran = {
-        (event["name"], event["args"]["provider"])
+    return {
+        (event["name"], event["args"].get("op_name", ""), event["args"]["provider"])
         for event in events
         if event.get("cat") == "Node" and event.get("args", {}).get("provider")
     }
-    counts: dict[str, int] = {}
-    for _, provider in ran:
-        counts[provider] = counts.get(provider, 0) + 1
-    return counts
+
+
+def by_provider(ran: set[tuple[str, str, str]]) -> dict[str, Any]:
+    """How many nodes each execution provider ran, and of which operators."""
+    providers = sorted({provider for _, _, provider in ran})
+    return {
+        "nodes": {one: len([name for name, _, provider in ran if provider == one]) for one in providers},
+        "operators": {one: sorted({op for _, op, provider in ran if provider == one}) for one in providers},
+    }
 
 
 def session_of(file: str, providers: list[Any], prefix: str) -> Any:
@@ -150,7 +155,7 @@ def model(made: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, Any]:
         "cases": [case(session, name, data, args["tolerance"]) for name in made["cases"]],
         "unmoved": unmoved(made["cases"], data, args["tolerance"]),
         "providers": session.get_providers(),
-        "nodes": nodes_by_provider(session.end_profiling()),
+        **by_provider(nodes_that_ran(session.end_profiling())),
     }
     for profile in glob.glob(glob.escape(prefix) + "*"):
         os.remove(profile)

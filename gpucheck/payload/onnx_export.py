@@ -2,10 +2,10 @@
 
 Arguments: ``exporter`` (legacy, dynamo), ``folder`` (everything is written there), ``models`` (["MODULE:FACTORY"]),
 each factory returning ``(model, example)`` where ``example`` is a tensor or a tuple of tensors with the batch first;
-``path`` (folders to find them in), ``cwd`` (where they run), both optional. Answer: ``{"torch", "exporter", "missing", "models": {name: made}}``;
-``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``, ``case/again/N`` and, in
-float64, ``case/referee/N``) and ``cases``, or ``fault``: its ``stage`` (loading, running, exporting), its ``kind`` and
-what was ``told``. Leaves nothing outside ``folder``.
+``path`` (folders to find them in), ``cwd`` (where they run), both optional. Answer: ``{"torch", "exporter", "missing",
+"models": {name: made}}``; ``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``,
+``case/again/N`` and, in float64, ``case/referee/N``) and ``cases``, or ``fault``: its ``stage`` (loading, running,
+exporting), its ``kind`` and what was ``told``. Leaves nothing outside ``folder``.
 """
 
 from __future__ import annotations
@@ -197,9 +197,13 @@ def made_by(spec: str) -> tuple[torch.nn.Module, Any]:
     for name in factory.split("."):
         found = getattr(found, name)
     pair = found()
-    if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], torch.nn.Module):
+    try:
+        model, example = pair
+    except (TypeError, ValueError):
+        model, example = None, None
+    if not isinstance(model, torch.nn.Module):
         raise TypeError("%s gives a %s, not a (module, example)" % (spec, type(pair).__name__))
-    return pair
+    return model, example
 
 
 def write(spec: str, exporter: str, folder: str) -> dict[str, Any]:

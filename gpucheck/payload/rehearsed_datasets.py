@@ -17,6 +17,7 @@ FACTOR = 2
 LARGEST_LIMIT_BYTES = 2 << 30
 STEP_BYTES = 16 << 20
 HANG_S = 3600
+AT = 5
 
 
 class Samples:
@@ -43,7 +44,7 @@ class AtFive(Samples):
         self.happen = happen
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 5 and get_worker_info() is not None:
+        if index == AT and get_worker_info() is not None:
             self.happen()
         return super().__getitem__(index)
 

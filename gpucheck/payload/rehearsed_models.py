@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Tuple
-
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +14,7 @@ class Branching(nn.Module):
         return x * 2 if x.sum() > 0 else x - 1
 
 
-def branching() -> Tuple[nn.Module, Tensor]:
+def branching() -> tuple[nn.Module, Tensor]:
     """The model, and a sample with a positive sum."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)

@@ -86,6 +86,9 @@ class Words:
 class Pitfall:
     """One known way to fail. ``symptoms`` name it, ``hints`` are texts too common to count for more than a hint.
 
+    ``general`` are texts that name a class of failures only (an exit status, a timeout): they count as symptoms while
+    nothing more specific stands anywhere in the text.
+
     ``shares`` are entries with the same message, ``follows`` entries of which this one is a consequence (``*``: of
     whatever else went wrong).
     """
@@ -103,6 +106,7 @@ class Pitfall:
     safety: Safety
     commands: tuple[str, ...] = ()
     symptoms: tuple[str, ...] = ()
+    general: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     healthy: tuple[str, ...] = ()
     confirm: tuple[FactTest | TextTest, ...] = ()
@@ -127,7 +131,7 @@ class Pitfall:
 
 
 _KEYS = frozenset(f.name for f in fields(Pitfall)) - {"id", "area"}
-_LISTS = frozenset({"commands", "symptoms", "hints", "healthy", "shares", "follows", "causes", "sources"})
+_LISTS = frozenset({"commands", "symptoms", "general", "hints", "healthy", "shares", "follows", "causes", "sources"})
 _TESTS = frozenset({"confirm", "rule_out"})
 _REQUIRED = ("headline", "wrong_guess", "cause", "remedy", "safety")
 

@@ -210,7 +210,11 @@ class Look:
         if self.tried and self.smallest is None:
             self.no_size_works()
         elif self.smallest is not None:
-            self.report.saw(f"smallest of those tried that works: {size_text(self.smallest)}")
+            smallest = size_text(self.smallest)
+            self.report.saw(f"smallest of those tried that works: {smallest}")
+            fails = [size_text(size) for size in sorted(self.tried) if not self.tried[size].works]
+            failing = f"too small: {', '.join(fails)}; " if fails else ""
+            self.report.sum_up(f"{failing}{smallest} works; for {self.need.ranks} ranks: {self.need.flags()[0]}")
         if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
             evidence = f"the profile gives jobs a /dev/shm of {profiles}; {self.need.ranks} ranks take {self.need}"
             self.find(Judgement("shm-too-small", Verdict.DEGRADED, (evidence, *self.need.flags())))

@@ -21,7 +21,7 @@ import pytest
 from gpucheck import container_gpu, presence
 from gpucheck.container_gpu import KIND, Engine
 from gpucheck.replies import value_of
-from gpucheck.verdict import NotApplicable, Unable
+from gpucheck.verdict import NotApplicable, Unable, Unexplained
 from gpucheck.visibility import Gpu
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Asking:
         if reply.refusal:
             finding = container_gpu.refused(reply.refusal, self.engine, self.cdi, self.driver)
             if finding is None:
-                raise Unable(f"{self.label}, {way}: {reply.refusal}")
+                raise Unexplained(f"{self.label}, {way}: {reply.refusal}", reply.refusal)
             return finding
         seen = value_of(reply, f"{self.label}, {way}")
         self.report.saw(f"{self.label}, {way}, {', '.join(names or ('all GPUs',))}: {container_gpu.words(seen)}")

@@ -1,7 +1,7 @@
 """Your own model gives PyTorch's numbers when it is exported to ONNX.
 
-Looks at: the model and the example that --gpucheck-model MODULE:FACTORY gives, imported from the folder in which gpucheck
-was started: export by the tracing and the dynamo exporter with a dynamic batch; ONNX Runtime's answers against
+Looks at: the model and the example that --gpucheck-model MODULE:FACTORY gives, imported from the folder in which
+gpucheck was started: export by the tracing and the dynamo exporter with a dynamic batch; ONNX Runtime's answers against
 PyTorch's on inputs that differ from the example in sign, scale and batch size, 1 among them; a run in float64 that
 says which side is wrong; whether a module is in training mode, and whether PyTorch itself answers alike twice.
 Why it matters: an export that is wrong still runs. A branch, a size or a statistic frozen at export agrees on the

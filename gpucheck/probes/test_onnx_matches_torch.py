@@ -14,23 +14,17 @@ If it is bad: each finding names model, input, size of the error and the side th
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck import onnx_drift, tolerance
-from gpucheck.process import Failure
-from gpucheck.replies import value_of
-from gpucheck.verdict import Bug, Failed, NotApplicable, Unable, Unexplained
+from gpucheck.onnx_legs import CPU, compare, export, judge, rule_out, sort_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child
-    from gpucheck.process import Reply
     from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(subject="host", essential=("legacy",), extra=("dynamo",), deadline_s=180, cost_s=8)

@@ -6,6 +6,8 @@
  * payload/cuda_torch.py would: an elementwise addition, found by its name, and a float32 product. Functions that are not
  * here are those of the real libraries. Made for torch 2.14.1; a kernel that is not known fails with error 98.
  *
+ * It pins memory, too, as far as a DataLoader does.
+ *
  * machine.txt: gpu.<n>.launch=<error of each launch>, gpu.<n>.wrong=<how far one number of a product is off>,
  * gpu.<n>.launch=hang, gpu.<n>.free_bytes=<free device memory>, cuda.init, cuda.version.
  */
@@ -123,6 +125,51 @@ EXPORT cudaError_t cudaMalloc(void **memory, size_t bytes)
 }
 
 EXPORT cudaError_t cudaFree(void *memory) { return free(memory), cudaSuccess; }
+
+/* Pinned memory is main memory too; gpu.<n>.pinned=<error of allocating it>. */
+enum { MOST_PINNED = 4096 };
+static struct {
+    char *start;
+    size_t bytes;
+} pinned[MOST_PINNED];
+
+EXPORT cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned flags)
+{
+    cudaError_t code = (cudaError_t)gpu_number(gpu_of(current), "pinned", 0);
+    if (code || (code = cudaMalloc(memory, bytes)))
+        return failed(code);
+    for (int i = 0; i < MOST_PINNED; i++)
+        if (!pinned[i].start)
+            return pinned[i].start = *memory, pinned[i].bytes = bytes, cudaSuccess;
+    return failed(cudaErrorMemoryAllocation);
+}
+
+EXPORT cudaError_t cudaFreeHost(void *memory)
+{
+    for (int i = 0; i < MOST_PINNED; i++)
+        if (pinned[i].start == memory)
+            pinned[i].start = NULL;
+    return cudaFree(memory);
+}
+
+EXPORT cudaError_t cudaHostGetDevicePointer(void **there, void *here, unsigned flags) { return *there = here, cudaSuccess; }
+
+EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *found, const void *memory)
+{
+    const char *at = memory;
+    memset(found, 0, sizeof *found);
+    found->type = cudaMemoryTypeUnregistered;
+    for (int i = 0; i < MOST_PINNED; i++)
+        if (pinned[i].start && at >= pinned[i].start && at < pinned[i].start + pinned[i].bytes)
+            found->type = cudaMemoryTypeHost;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) { return *event = (cudaEvent_t)&pinned, cudaSuccess; }
+EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaSuccess; }
+EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) { return cudaSuccess; }
+EXPORT cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaSuccess; }
+EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event) { return cudaSuccess; }
 
 EXPORT cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {

@@ -386,6 +386,20 @@ def test_where_namespaces_are_refused_the_own_shm_is_tried(children: Children) -
     assert "own /dev/shm" in text(result)
 
 
+def test_each_rank_gets_its_own_surroundings(children: Children) -> None:
+    """`{rank}` in a value is the rank's number, null removes a variable; apart, each is rank 0 of a world of one."""
+    env = {"NCCL_HOSTID": "gpucheck-{rank}", "NCCL_ALGO": None, "SEGMENTS": "0"}
+    args = {"ranks": 2, "devices": [1, 0], "env": env, "worker": str(WORKER), "limit_s": LIMIT_S}
+    for apart, places in ((False, [[0, 2, 1], [1, 2, 0]]), (True, [[0, 1, 1], [0, 1, 0]])):
+        asked = {**args, "apart": apart}
+        reply = children.run("ranks_nccl", asked, deadline_s=30, warm=False, env={"NCCL_ALGO": "Tree"})
+        assert isinstance(reply.answer, Value), reply
+        told = [rank["value"] for rank in reply.answer.value["ranks"]]
+        assert [value["env"]["NCCL_HOSTID"] for value in told] == ["gpucheck-0", "gpucheck-1"]
+        assert [value["place"] for value in told] == places
+        assert "NCCL_ALGO" not in told[0]["env"]
+
+
 # ------------------------------------------------------------------------------- the real worker
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shlex
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +24,12 @@ from tests.fakes import machine
 from tests.fakes.answers import facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytest.importorskip("torch")
 root = pytest.mark.skipif(os.getuid() != 0, reason="namespaces of this kind need root")
 LO = "ip link set lo up"
+drive: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("drive.py"))))
 
 
 def judged(*steps: str, kinds: str = "--net --uts", **env: str) -> dict[str, Any]:
@@ -99,6 +103,31 @@ def test_an_endpoint_that_is_held_and_a_proxy_that_swallows_localhost() -> None:
     assert pitfalls(result) == ["rendezvous-port-held", "proxy-swallows-localhost"]
     assert [finding["weight"] for finding in result["findings"]] == ["bad", "degraded"]
     assert "2 ranks met" in result["evidence"][-1]
+
+
+@pytest.fixture(scope="module")
+def in_containers(docker_host: str) -> Iterator[Callable[..., Reply]]:
+    """Containers of the engine that answers here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", docker_host)
+        with drive.containers() as made:
+            yield made
+
+
+def test_ranks_meet_in_a_container_that_is_called_localhost(in_containers: Callable[..., Reply]) -> None:
+    """Without a network, over the loopback alone."""
+    report = Report("ranks-rendezvous", "a title", Subject("host", "id", "here"))
+    probe.in_container(report, in_containers)
+    assert "in a container without network, over 127.0.0.1" in report.evidence[0]
+
+
+def test_ranks_do_not_meet_in_a_container_with_another_name(in_containers: Callable[..., Reply]) -> None:
+    """The same torchrun would wait for ten minutes; twenty seconds show what it waits for."""
+    reply = in_containers("ranks_gloo", {"limit_s": 20}, network="none", hostname="nowhere-at-all")
+    assert isinstance(reply.answer, Value), reply
+    tried = Try.parse(reply.answer.value)
+    assert tried.ended == "hang"
+    assert any("(nowhere-at-all, " in line for line in tried.lines()), tried.lines()
 
 
 class Answering:

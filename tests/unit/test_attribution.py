@@ -26,8 +26,13 @@ def report(**facts: object) -> Report:
 def failing(error: Exception, seen: Report) -> Report:
     """The report after its only leg met that."""
     with seen.leg("leg"):
-        raise error
+        fail(error)
     return seen
+
+
+def fail(error: Exception) -> None:
+    """Raise it."""
+    raise error
 
 
 @pytest.mark.parametrize("kind", [Unexplained, Failed])

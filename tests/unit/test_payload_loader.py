@@ -168,7 +168,8 @@ def test_a_shm_that_is_too_small_is_not_a_worker_that_died(children: Children) -
 def test_every_way_to_arrive_wrong_is_counted(children: Children, tmp_path: Path) -> None:
     """Missing, repeated, altered, out of order: a loader does none of it by itself, so the arrivals are made."""
     payload = tmp_path / "sums.py"
-    payload.write_text("import loader_epochs\n\n\ndef main(args):\n    return loader_epochs.summary(**args)\n")
+    summed = "loader_epochs.summary(args['one'], dict(enumerate(args['expected'])))"
+    payload.write_text(f"import loader_epochs\n\n\ndef main(args):\n    return {summed}\n")
     arrived = [
         {"index": index, "digest": digest, "worker": 0, "pid": 1, "process": "ForkProcess"}
         for index, digest in ((0, "a"), (2, "x"), (2, "c"))

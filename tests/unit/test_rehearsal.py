@@ -11,8 +11,9 @@ import pytest
 
 from gpucheck import catalogue, pitfalls, profile, record, rehearsal, stage
 from gpucheck.facts import Fact, Facts
+from gpucheck.faults import FAULTS, UNCHANGED, Change, Fault, Need
 from gpucheck.profile import UsageError
-from gpucheck.rehearsal import FAULTS, UNCHANGED, Change, End, Fault, Need, exit_of, judge
+from gpucheck.rehearsal import End, exit_of, judge
 from gpucheck.verdict import Because, Exit, Finding, NotRun, Result, Subject, Verdict
 
 if TYPE_CHECKING:
