@@ -59,6 +59,11 @@ class Compared:
         return int(distance["beyond"]) if distance else 0
 
     @property
+    def unsteady(self) -> bool:
+        """Whether PyTorch answered otherwise when asked again; two answers that are not finite cannot be told apart."""
+        return bool(self.beyond("torch_again")) and self.measured["torch_again"]["worst"] is not None
+
+    @property
     def mismatch(self) -> str | None:
         """Another type or shape than PyTorch's."""
         found: str | None = self.measured.get("mismatch")
@@ -130,7 +135,7 @@ def drift(name: str, model: Mapping[str, Any]) -> list[str]:
 
 
 def _blame(wrong: list[Compared]) -> list[str]:
-    if any(one.beyond("torch_again") for one in wrong):
+    if any(one.unsteady for one in wrong):
         return ["PyTorch itself answers differently when asked twice: something in the model is random or keeps state"]
     if not any("onnx_from_referee" in one.measured for one in wrong):
         return ["there is no float64 run to say which side is wrong"]
@@ -182,7 +187,7 @@ def refused(told: str) -> str:
 def cause(name: str, made: Mapping[str, Any], model: Mapping[str, Any]) -> str:
     """The pitfall behind drift: train mode, something frozen at export, or none that can be told."""
     wrong = [one for one in outputs(name, model) if not one.right]
-    if made["training"] or any(one.beyond("torch_again") for one in wrong):
+    if made["training"] or any(one.unsteady for one in wrong):
         return "exported-in-train-mode"
     refusals = any("refused" in case for case in model["cases"])
     frozen = refusals or any(one.mismatch for one in wrong) or bool(_since(name, model))

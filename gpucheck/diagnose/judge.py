@@ -113,8 +113,12 @@ class _Case:
 
     def letters(self) -> int:
         """Fixed characters of the best pattern seen; hints count once a condition confirms the entry."""
+        return max((_fixed(s) for s in self.naming()), default=0)
+
+    def naming(self) -> list[Sighting]:
+        """Usable sightings that count: symptoms, general or not, and hints of an entry that a condition confirms."""
         counts = {Role.SYMPTOM, Role.GENERAL} | ({Role.HINT} if self.decided() else set())
-        return max((_fixed(s) for s in self.usable() if s.pattern.role in counts), default=0)
+        return [s for s in self.usable() if s.pattern.role in counts]
 
     def decided(self, *, by: frozenset[Origin] = frozenset(Origin)) -> bool:
         """Whether conditions confirm it; those of little weight only together."""
@@ -124,7 +128,7 @@ class _Case:
         """How much it says: a failure, a class of failures, or that something else went wrong."""
         if ANYTHING in self.pitfall.follows:
             return _Tier.ECHO
-        specific = any(s.pattern.role is Role.SYMPTOM for s in self.usable())
+        specific = any(s.pattern.role is not Role.GENERAL for s in self.naming())
         return _Tier.FAILURE if specific else _Tier.CLASS
 
     def doubted(self) -> bool:
@@ -135,8 +139,7 @@ class _Case:
     def seen_without(self, other: _Case) -> bool:
         """Whether a line names this one that does not fit the other as well."""
         theirs = {(s.place.source, s.place.line) for s in other.sightings}
-        named = {Role.SYMPTOM, Role.GENERAL}
-        return any((s.place.source, s.place.line) not in theirs for s in self.usable() if s.pattern.role in named)
+        return any((s.place.source, s.place.line) not in theirs for s in self.naming())
 
     def first(self) -> tuple[str, int]:
         """Where it was first seen."""
@@ -145,10 +148,18 @@ class _Case:
 
     def order(self) -> tuple[float, ...]:
         """Sorts cases: the greater the better."""
-        weights = [r.weight if r.truth is Truth.YES else -0.4 * (r.truth is Truth.NO) for r in self.reasons]
+        weights = [_pull(reason) for reason in self.reasons]
         letters = min(self.letters(), 60) / 60
         distinct = len({s.pattern for s in self.usable()}) / 10
         return (_RANK[self.confidence], -bool(self.follows), sum(weights) + letters + distinct, -self.first()[1])
+
+
+def _pull(reason: Reason) -> float:
+    """What a condition adds to the order among equally sure cases."""
+    if reason.truth is Truth.YES:
+        return reason.weight
+    against = 0.1 if reason.origin is Origin.HOST else 0.4
+    return -against if reason.truth is Truth.NO else 0.0
 
 
 def wanted_facts(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> tuple[str, ...]:
@@ -171,7 +182,7 @@ def judge(
     _compare(alive)
     for case in alive.values():
         case.confidence = _confidence(case, alive)
-    for case in alive.values():
+    for case in sorted(alive.values(), key=_Case.tier):
         _place_after_its_cause(case, alive)
     ranked = sorted(alive.values(), key=_Case.order, reverse=True)
     answers = tuple(_answer(case, pitfalls) for case in _listed(ranked))
@@ -232,10 +243,20 @@ def _meet(mine: Sighting, other: Sighting, cases: Mapping[str, _Case], rivals: d
     shared = right in cases[left].pitfall.shares or left in cases[right].pitfall.shares
     if left == right or not (shared or _overlap(mine.place, other.place)):
         return
-    if not shared and _fixed(other) >= _fixed(mine) + BETTER_LETTERS:
+    if not shared and _tier(mine, cases) is not _tier(other, cases):
+        # Which of the two is the cause is told by the tiers, not by how much of the line each fixes.
+        return
+    counts = other.pattern.role is not Role.HINT or cases[right].decided()
+    if not shared and counts and _fixed(other) >= _fixed(mine) + BETTER_LETTERS:
         cases[left].lost.add(mine.place)
     elif shared or _fixed(mine) < _fixed(other) + BETTER_LETTERS:
         rivals[left][right] = None
+
+
+def _tier(sighting: Sighting, cases: Mapping[str, _Case]) -> _Tier:
+    if ANYTHING in cases[sighting.pattern.pitfall].pitfall.follows:
+        return _Tier.ECHO
+    return _Tier.CLASS if sighting.pattern.role is Role.GENERAL else _Tier.FAILURE
 
 
 def _fixed(sighting: Sighting) -> int:
@@ -274,16 +295,16 @@ def _place_after_its_cause(case: _Case, alive: Mapping[str, _Case]) -> None:
     """Marks a case as the consequence of another one that is at least likely, unless a condition confirms it itself."""
     causes = [other for other in alive.values() if _causes(other, case)]
     if causes and (case.tier() is not _Tier.FAILURE or not case.decided()):
-        cause = max(causes, key=_Case.order)
-        case.follows = cause.pitfall.id
-        case.confidence = min(case.confidence, cause.confidence, key=_RANK.__getitem__)
+        case.follows = max(causes, key=_Case.order).pitfall.id
+        case.confidence = min((c.confidence for c in (case, *causes)), key=_RANK.__getitem__)
 
 
 def _causes(cause: _Case, case: _Case) -> bool:
     """Whether ``case`` follows from ``cause``: it names it, or it says less than it of what went wrong."""
     if _RANK[cause.confidence] == 0 or case.pitfall.id in cause.pitfall.follows:
         return False
-    says_less = case.tier() > cause.tier() and cause.seen_without(case)
+    apart = cause.pitfall.id not in case.rivals or cause.seen_without(case)
+    says_less = case.tier() > cause.tier() and apart
     return cause.pitfall.id in case.pitfall.follows or says_less
 
 

@@ -71,9 +71,16 @@ _TOLD = _Phrase(
     "if you (?:see|get|hit|run into)", "you (?:may|might|can|could|will) (?:see|get|hit)", "troubleshoot(?:ing)?",
     "faq", r"select\b.*\bfrom", "tip:", "question:", r"""(?:alert|rule)\s?["'][^"']*""",
     r"""(?:prompt|completion|question|answer|instruction)["']:""",
+    r"""(?:summary|description|expr)["']?:\s?["'][^"']*""",
     before=r"\b", after=r"(?!\w)[^.;]*$",
 )  # fmt: skip
-_COMMENT = _Phrase("#", "//", r"/\*", "<!--", before=r"^\s*(?:\+\s*)?")
+# The same in Chinese, which has no word boundaries.
+_TOLD_CHINESE = _Phrase(
+    "如果.{0,6}(?:出现|遇到|看到|报)", "常见问题", "没有", "未(?:发现|出现|见)", "不再", "避免", "防止", "已?修复了?", "模拟",
+    after=r"[^。；，]*$",
+)  # fmt: skip
+_CALM_CHINESE = _Phrase("正在重试", "将重试", "重试成功", "已恢复", "可以?忽略", "不影响", "属于?正常")
+_COMMENT = _Phrase("#", "//", r"/\*", "<!--", r"[*-]?\s*(?:bug)?fix(?:\([^)]*\))?:", before=r"^\s*(?:\+\s*)?")
 # Right after it: nothing of the kind was counted, or somebody dealt with it.
 _NONE = _Phrase(
     r"""(?:count|events?|errors?|s)?["']?\s?[=:]\s*(?:0\b(?!\.\d*[1-9])|false\b|(?:none|no|never|off|n/a)\s*(?:$|[,;)\]}|]))""",
@@ -93,13 +100,15 @@ _CALM = _Phrase(
     r"attempt \d+\s?(?:/|of)\s?\d+", "trying again", "reconnect(?:ed|ing)", r"back(?:ing)?[\s-]?off", "recovered",
     "succeeded", "successfully", "ignor(?:ed|ing)", "(?:can|may) (?:be )?(?:safely )?ignored?", "harmless",
     "non-?fatal", "benign", "self-?test", "rehears(?:al|ed)", "simulated", "falling back", "fell back",
-    "using fallback",
-    "skipp(?:ed|ing)", "deprecat(?:ed|ion)", r"error_rate\s?[=:]\s?0", r"errors?\s?[=:]\s?0",
+    "using fallback", "trying (?:a )?(?:smaller |lower )?batch",
+    "skipp(?:ed|ing)", r"error_rate\s?[=:]\s?0", r"errors?\s?[=:]\s?0",
     "no (?:errors?|failures?|problems?|issues?)", "0 (?:errors?|failures?|active|failed)", "passed", "xfail",
     "all good",
     "healthy", "as (?:expected|configured)", "inactive",
     before=r"\b", after=r"\b",
 )  # fmt: skip
+_DEPRECATED = _Phrase("deprecat(?:ed|ion)", before=r"\b", after=r"\b")
+_RAISED = _Phrase("Error", "Exception", before=r"\b\w*", after=r":\s")
 _GOOD_MARK = _Phrase("✓", "✔", "✅", r"\[\s*ok\s*\]", r"\.\.\.\s?ok\b", r"\bok\s*$")
 _GIVEN_UP = _Phrase(
     "giv(?:e|en|ing) up", "gave up", "exhausted", "max(?:imum)? retries", "no retries left", "abort(?:ed|ing)?",
@@ -112,7 +121,7 @@ _RECOVERED = _Phrase(
     "connection (?:re-?)?established", "resum(?:ed|ing) (?:training|normal|from|at|run)", "continuing",
     "back to normal",
     "now (?:ready|healthy|available)", r"attempt \d+\s?(?:/\s?\d+)?:? (?:succeeded|ok|success)", "worked (?:after|on)",
-    r"(?:after|on) (?:\d+ retries|retry|attempt \d+)", "available again", "completed successfully", "done waiting",
+    r"(?:after|on) (?:\d+ retries|retry|attempt \d+)", "available again", r"server \S+ ok", "completed successfully", "done waiting",
     "was retried",
     before=r"\b", after=r"\b",
 )  # fmt: skip
@@ -144,11 +153,13 @@ def _spoken(before: str, symptom: str, behind: str) -> Tone:
     around = f"{before} ~ {behind}"
     if _GIVEN_UP.found_in(around):
         return Tone.FAILURE
-    if any(phrase.found_in(before) for phrase in (_DENIED, _QUOTED, _TOLD, _COMMENT)):
+    if any(phrase.found_in(before) for phrase in (_DENIED, _QUOTED, _TOLD, _TOLD_CHINESE, _COMMENT)):
         return Tone.HARMLESS
     if any(phrase.found_in(behind) for phrase in (_NONE, _DEALT_WITH)):
         return Tone.HARMLESS
-    if _CALM.found_in(around) or _GOOD_MARK.found_in(around):
+    if any(phrase.found_in(around) for phrase in (_CALM, _CALM_CHINESE, _GOOD_MARK)):
+        return Tone.HARMLESS
+    if _DEPRECATED.found_in(around) and not _RAISED.found_in(before + symptom):
         return Tone.HARMLESS
     loud = _LOUD.found_in(f"{before}{symptom}{behind}")
     quiet = _QUIET_FIELD.found_in(before) or (_QUIET_WORD.found_in(before) and not loud)

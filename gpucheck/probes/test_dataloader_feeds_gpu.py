@@ -113,7 +113,8 @@ class Look:
         if "fault" in told:
             stopped(self.report, "in-workers", loader_faults.Fault.parse(told["fault"]))
         elif told["errors"]:
-            raise Unexplained(f"{self.card}, in workers: {told['errors'][0]}", "\n".join(told["errors"]))
+            first = told["errors"][0].partition("\n")[0]
+            raise Unexplained(f"{self.card}, in workers: {first}", "\n".join(told["errors"]))
         elif told["wrong"]:
             wrong = f"{self.card}, in workers: samples {told['wrong']} are wrong"
             self.report.bad("wrong-numbers", wrong, gpu=self.card)

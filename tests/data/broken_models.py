@@ -141,3 +141,8 @@ def healthy() -> tuple[nn.Module, Tensor]:
     """Nothing wrong with it."""
     torch.manual_seed(10)
     return nn.Sequential(nn.Linear(8, 8), nn.GELU()).eval(), _signed()
+
+
+def only_by_tracing() -> tuple[nn.Module, Tensor]:
+    """A branch that no input ever takes the other way: tracing is right by luck, torch.export refuses."""
+    return Calls(lambda x: x * 2 if x.square().sum() >= 0 else x).eval(), _signed()

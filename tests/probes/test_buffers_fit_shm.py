@@ -178,7 +178,8 @@ def test_a_queue_that_loses_a_batch_although_there_is_room_is_its_own_finding() 
     """A limit on file sizes: segments pass, the batch is dropped in silence, the feeder's reason is the evidence."""
     pytest.importorskip("torch")
     facts = {"package.torch": "2.13.0"}
-    result = judged(tmpfs("1g"), facts=facts, preload=["torch"], limit="prlimit --fsize=12000000")
+    more = {"preload": ["torch"], "options": {"level": "default", "shm": "host"}}
+    result = judged(tmpfs("1g"), facts=facts, limit="prlimit --fsize=12000000", **more)
     assert pitfalls(result) == [("shm-item-lost", "bad")]
     assert "File too large" in text(result)
 
@@ -186,7 +187,8 @@ def test_a_queue_that_loses_a_batch_although_there_is_room_is_its_own_finding() 
 def test_with_torch_real_batches_are_sent_too() -> None:
     """The tensors' leg ran, beside as much as the rest of the job takes."""
     pytest.importorskip("torch")
-    result = judged(tmpfs("1g"), facts={"package.torch": "2.13.0"}, preload=["torch"])
+    options = {"level": "default", "shm": "host"}
+    result = judged(tmpfs("1g"), facts={"package.torch": "2.13.0"}, preload=["torch"], options=options)
     assert result["verdict"] == "ok", result
     assert "own-tensors" in result["legs"]
     assert "4 batches of 18.4 MiB through a torch" in text(result)

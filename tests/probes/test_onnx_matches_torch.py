@@ -25,7 +25,6 @@ PROBE = Path(gpucheck.__file__).parent / "probes" / "test_onnx_matches_torch.py"
 DATA = str(Path(__file__).parents[1] / "data")
 INSTALLED = {"package.torch": "2", "package.onnx": "1", "package.onnxruntime": "1"}
 LSTM = "onnx_models:lstm"
-CPU = "CPUExecutionProvider"
 
 needs_all = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "onnx", "onnxscript", "onnxruntime")),
@@ -89,21 +88,16 @@ class Judge:
                 error = raised
         return report.result(error)
 
-    def of_a_user(self, children: Children, model: str, exporter: str = "legacy", provider: str = CPU) -> Result:
-        """A leg on a model of `tests/data/broken_models.py`, taken for a user's."""
+    def on(self, children: Children, provider: str) -> Result:
+        """The legacy leg on one model and that provider."""
         report = Report("onnx-matches-torch", "t", Subject("host", "x", "here"))
-        child = Seeded(children, {"onnx_export": {"path": [DATA]}})
-        spec = model if ":" in model else f"broken_models:{model}"
-        error = None
-        try:
-            with report.leg(exporter):
-                exported = self.probe.export(child, exporter, (spec,), self.folder)
-                made = self.probe.sort_out(report, exporter, exported, ours=False)
-                compared = self.probe.compare(report, child, made, provider, self.folder)
-                self.probe.judge(report, exporter, made, *compared, ours=False)
-        except Exception as raised:  # noqa: BLE001 - as above
-            error = raised
-        return report.result(error)
+        child = Seeded(children)
+        with report.leg("legacy"):
+            exported = self.probe.export(child, "legacy", (LSTM,), self.folder)
+            made = self.probe.sort_out(report, "legacy", exported)
+            compared = self.probe.compare(report, child, made, [[provider, {}]], self.folder)
+            self.probe.judge(report, "legacy", made, *compared)
+        return report.result()
 
 
 @pytest.fixture
@@ -222,34 +216,6 @@ def test_a_missing_exporter_is_not_run(judge: Judge, children: Children, tmp_pat
 
 
 @needs_all
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        ("branch", "the tracer warned: Converting a tensor to a Python boolean"),
-        ("frozen_scale", "something was frozen when it was exported"),
-        ("frozen_batch", "single input (batch 1)"),
-        ("training", "in training mode at export: 0, 1"),
-        ("dropout", "PyTorch itself answers differently when asked twice"),
-        ("not_a_number", "not finite"),
-        ("infinite", "past tolerance"),
-    ],
-)
-def test_onnx_drift(judge: Judge, children: Children, model: str, words: str) -> None:
-    """Each way for an export to be wrong is one finding, with what was suspect when it was exported."""
-    result = judge.of_a_user(children, model)
-    assert found(result) == [("onnx-drift", "bad")]
-    assert words in evidence(result)
-
-
-@needs_all
-def test_onnx_drift_by_dynamo(judge: Judge, children: Children) -> None:
-    """The dynamo exporter does not switch batch norm to eval mode either."""
-    result = judge.of_a_user(children, "training", "dynamo")
-    assert found(result) == [("onnx-drift", "bad")]
-    assert "float64 referee: ONNX Runtime's answer is the wrong one" in evidence(result)
-
-
-@needs_all
 def test_drift_of_our_own_model_is_a_finding_too(judge: Judge, children: Children) -> None:
     """A wrong number is the machine's, whoever wrote the model."""
     seed = Seeded(children, {"onnx_export": {"path": [DATA]}})
@@ -258,12 +224,9 @@ def test_drift_of_our_own_model_is_a_finding_too(judge: Judge, children: Childre
 
 @needs_all
 def test_constant_outputs_are_never_ok(judge: Judge, children: Children) -> None:
-    """Zeros on both sides: our bug in a model of ours, unable in a user's."""
+    """Zeros on both sides: our bug in a model of ours."""
     seed = Seeded(children, {"onnx_export": {"path": [DATA]}})
     assert judge(seed, ("broken_models:zeros",)).verdict is Verdict.CHECKER_ERROR
-    user = judge.of_a_user(children, "zeros")
-    assert user.verdict is not Verdict.OK
-    assert "the same whatever the input" in str(user.not_run)
 
 
 @needs_all
@@ -275,15 +238,6 @@ def test_comparing_the_export_sample_only_is_never_ok(judge: Judge, children: Ch
             made["cases"] = ["sample"]
 
     assert judge(Seeded(children, between=keep_the_sample)).verdict is Verdict.CHECKER_ERROR
-
-
-@needs_all
-@pytest.mark.parametrize("exporter", ["legacy", "dynamo"])
-def test_onnx_export_failed(judge: Judge, children: Children, exporter: str) -> None:
-    """An exporter that refuses a user's model is a finding, in its words."""
-    result = judge.of_a_user(children, "unsupported", exporter)
-    assert found(result) == [("onnx-export-failed", "bad")]
-    assert "eig" in evidence(result)
 
 
 @needs_all
@@ -314,7 +268,7 @@ def test_a_full_disk_is_not_our_bug(judge: Judge, children: Children) -> None:
 )
 def test_onnx_provider_fallback(judge: Judge, children: Children, provider: str, words: str) -> None:
     """A provider that is not built in, and one that the session names and that runs nothing: the nodes decide."""
-    result = judge.of_a_user(children, LSTM, provider=provider)
+    result = judge.on(children, provider)
     assert found(result) == [("onnx-provider-fallback", "bad")]
     assert f"asked for {provider}; CPUExecutionProvider ran" in evidence(result)
     assert words in evidence(result)
