@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.architecture import OLDEST_DRIVER, driver_runs
 from gpucheck.initialisation import bad, cause
 from gpucheck.verdict import Unable, Unexplained
+from gpucheck.visibility import bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -133,6 +134,12 @@ def in_use(gpu: Mapping[str, Any], disturb: str) -> str | None:
     if running and disturb != "any":
         return f"{len(running)} process(es) on it (pid {', '.join(str(process['pid']) for process in running[:4])})"
     return None
+
+
+def spared(host: Facts, disturb: str) -> list[str]:
+    """The bare UUIDs of this host's GPUs that are not to be touched."""
+    gpus = host.known("nvml.gpus") or ()
+    return [bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and in_use(gpu, disturb)]
 
 
 def cpu_only(build: str | None, version: str, wheels: Iterable[Wheel], hip: str | None = None) -> Finding | None:

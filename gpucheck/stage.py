@@ -111,7 +111,7 @@ class Stage:
 
 def played() -> Any:
     """The module that plays machines."""
-    from tests.fakes import machine
+    from gpucheck.fakes import machine
 
     return machine
 

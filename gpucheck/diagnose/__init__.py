@@ -10,8 +10,9 @@ import io
 from functools import cache
 from typing import TYPE_CHECKING
 
+from gpucheck.diagnose.case import Confidence
 from gpucheck.diagnose.conditions import Origin, Reason, Truth
-from gpucheck.diagnose.judge import Answer, Confidence, Diagnosis, RuledOut, judge, wanted_facts
+from gpucheck.diagnose.judge import Answer, Diagnosis, RuledOut, judge, wanted_facts
 from gpucheck.diagnose.lexicon import Lexicon
 from gpucheck.diagnose.scan import Place, Scan, Sighting
 from gpucheck.pitfalls import load

@@ -20,6 +20,8 @@ LINE_LIMIT_BYTES = 4096
 _KNOWN_CODES = 12
 _OVERLAP_BYTES = LINE_LIMIT_BYTES
 _PACKERS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
+_BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x89PNG\r", b"%PDF-", b"SQLite format 3\0", b"\xff\xd8\xff", b"MZ\x90\0")
+_CONTROLS = bytes(code for code in range(32) if code not in b"\0\a\b\t\n\v\f\r\x1b") + b"\x7f"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _BOMS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -93,6 +95,16 @@ def chunks(stream: Bytes) -> Iterator[tuple[bytes, int]]:
         rest = data[end - shown :]
     if len(rest) > shown:
         yield bare(rest), shown
+
+
+def is_binary(start: bytes) -> bool:
+    """Whether what begins so is a program, an archive, an image: no log, however broken its encoding."""
+    sample = start[:4096]
+    if sample.startswith(_BINARY):
+        return True
+    text = b"" if _encoding(sample) else sample.replace(b"\0", b"")
+    # A log's own controls are few: ends of lines, tabs, bells, backspaces, escapes.
+    return len(text) - len(text.translate(None, _CONTROLS)) > max(3, len(text) / 20)
 
 
 def _decoded(stream: Bytes) -> Iterator[bytes]:

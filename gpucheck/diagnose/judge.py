@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpucheck.diagnose.case import RANK, Case, Confidence, Tier, fixed_letters
 from gpucheck.diagnose.conditions import Origin, Reason, Truth, judge_fact
 from gpucheck.diagnose.lexicon import Role
-from gpucheck.diagnose.tone import Tone
 from gpucheck.pitfalls import ANYTHING, FactTest, TextTest
 
 if TYPE_CHECKING:
@@ -31,23 +30,8 @@ FAIR_LETTERS = 9
 STRONG_LETTERS = 14
 # Another entry's match on the same line is the better one when it fixes this much more of it.
 BETTER_LETTERS = 8
-
-
 _SURE = frozenset({Origin.JOB})
 _VARIABLE = re.compile(r"\\d|\[[^\]]*-[^\]]*\]")
-
-
-class Confidence(str, Enum):
-    """How sure an answer is; low is below the floor: a hint, not an answer."""
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-
-    __str__ = str.__str__
-
-
-_RANK = {Confidence.HIGH: 2, Confidence.MEDIUM: 1, Confidence.LOW: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,82 +70,6 @@ class Diagnosis:
         return tuple(answer for answer in self.answers if answer.confidence is not Confidence.LOW)
 
 
-class _Tier(IntEnum):
-    """What a case's text names; a lower tier is a cause of a higher one wherever both are in a log."""
-
-    FAILURE = 0
-    CLASS = 1
-    ECHO = 2
-
-
-@dataclass(slots=True)
-class _Case:
-    """One pitfall under judgement."""
-
-    pitfall: Pitfall
-    sightings: list[Sighting]
-    reasons: list[Reason] = field(default_factory=list)
-    excluded: Reason | None = None
-    rivals: list[str] = field(default_factory=list)
-    lost: set[Place] = field(default_factory=set)
-    follows: str = ""
-    confidence: Confidence = Confidence.LOW
-
-    def usable(self) -> list[Sighting]:
-        """Sightings that speak of a failure, on lines that no other entry explains better."""
-        return [s for s in self.sightings if s.tone is Tone.FAILURE and s.place not in self.lost]
-
-    def letters(self) -> int:
-        """Fixed characters of the best pattern seen; hints count once a condition confirms the entry."""
-        return max((_fixed(s) for s in self.naming()), default=0)
-
-    def naming(self) -> list[Sighting]:
-        """Usable sightings that count: symptoms, general or not, and hints of an entry that a condition confirms."""
-        counts = {Role.SYMPTOM, Role.GENERAL} | ({Role.HINT} if self.decided() else set())
-        return [s for s in self.usable() if s.pattern.role in counts]
-
-    def decided(self, *, by: frozenset[Origin] = frozenset(Origin)) -> bool:
-        """Whether conditions confirm it; those of little weight only together."""
-        return sum(r.weight for r in self.reasons if r.truth is Truth.YES and r.origin in by) >= 1
-
-    def tier(self) -> _Tier:
-        """How much it says: a failure, a class of failures, or that something else went wrong."""
-        if ANYTHING in self.pitfall.follows:
-            return _Tier.ECHO
-        specific = any(s.pattern.role is not Role.GENERAL for s in self.naming())
-        return _Tier.FAILURE if specific else _Tier.CLASS
-
-    def doubted(self) -> bool:
-        """Whether conditions were looked at and every one of them speaks against it."""
-        truths = {reason.truth for reason in self.reasons} - {Truth.UNKNOWN}
-        return truths == {Truth.NO}
-
-    def seen_without(self, other: _Case) -> bool:
-        """Whether a line names this one that does not fit the other as well."""
-        theirs = {(s.place.source, s.place.line) for s in other.sightings}
-        return any((s.place.source, s.place.line) not in theirs for s in self.naming())
-
-    def first(self) -> tuple[str, int]:
-        """Where it was first seen."""
-        places = [s.place for s in self.usable()] or [s.place for s in self.sightings]
-        return min((place.source, place.line) for place in places)
-
-    def order(self) -> tuple[float, ...]:
-        """Sorts cases: the greater the better."""
-        weights = [_pull(reason) for reason in self.reasons]
-        letters = min(self.letters(), 60) / 60
-        distinct = len({s.pattern for s in self.usable()}) / 10
-        return (_RANK[self.confidence], -bool(self.follows), sum(weights) + letters + distinct, -self.first()[1])
-
-
-def _pull(reason: Reason) -> float:
-    """What a condition adds to the order among equally sure cases."""
-    if reason.truth is Truth.YES:
-        return reason.weight
-    against = 0.1 if reason.origin is Origin.HOST else 0.4
-    return -against if reason.truth is Truth.NO else 0.0
-
-
 def wanted_facts(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> tuple[str, ...]:
     """Names of the facts that can decide between the pitfalls that were sighted."""
     ids = dict.fromkeys(s.pattern.pitfall for s in sightings if s.pattern.role.names)
@@ -174,7 +82,7 @@ def judge(
     facts: Facts | None,
     origin: Origin = Origin.JOB,
 ) -> Diagnosis:
-    """Ranks what was sighted. ``facts`` is None where none were read: then no fact decides; ``origin``: whose they are."""
+    """Ranks what was sighted; ``origin`` says whose the facts are. Without facts (None) no fact decides."""
     cases = _cases(sightings, pitfalls)
     for case in cases.values():
         _weigh(case, sightings, facts, origin)
@@ -182,22 +90,22 @@ def judge(
     _compare(alive)
     for case in alive.values():
         case.confidence = _confidence(case, alive)
-    for case in sorted(alive.values(), key=_Case.tier):
+    for case in sorted(alive.values(), key=Case.tier):
         _place_after_its_cause(case, alive)
-    ranked = sorted(alive.values(), key=_Case.order, reverse=True)
+    ranked = sorted(alive.values(), key=Case.order, reverse=True)
     answers = tuple(_answer(case, pitfalls) for case in _listed(ranked))
     return Diagnosis(answers, tuple(RuledOut(c.pitfall, c.excluded) for c in cases.values() if c.excluded))
 
 
-def _cases(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> dict[str, _Case]:
+def _cases(sightings: Iterable[Sighting], pitfalls: Mapping[str, Pitfall]) -> dict[str, Case]:
     by_id: dict[str, list[Sighting]] = defaultdict(list)
     for sighting in sightings:
         if sighting.pattern.role.names:
             by_id[sighting.pattern.pitfall].append(sighting)
-    return {name: _Case(pitfalls[name], found) for name, found in by_id.items()}
+    return {name: Case(pitfalls[name], found) for name, found in by_id.items()}
 
 
-def _weigh(case: _Case, sightings: Sequence[Sighting], facts: Facts | None, origin: Origin) -> None:
+def _weigh(case: Case, sightings: Sequence[Sighting], facts: Facts | None, origin: Origin) -> None:
     """Judges the conditions of one case."""
 
     def judged(test: FactTest | TextTest, role: Role) -> Reason:
@@ -211,7 +119,7 @@ def _weigh(case: _Case, sightings: Sequence[Sighting], facts: Facts | None, orig
     case.reasons += [replace(reason, truth=Truth.NO) for reason in against]
 
 
-def _told(test: TextTest, case: _Case, sightings: Sequence[Sighting], role: Role) -> Reason:
+def _told(test: TextTest, case: Case, sightings: Sequence[Sighting], role: Role) -> Reason:
     # A fixed text on the symptom's own line belongs to the message that several entries may share: it decides nothing.
     # A number in it may.
     shared = role is Role.CONFIRMS and not _VARIABLE.search(test.pattern)
@@ -223,7 +131,7 @@ def _told(test: TextTest, case: _Case, sightings: Sequence[Sighting], role: Role
     return Reason(Truth.UNKNOWN, "the log", f"{test.pattern} is not in it", test.weight)
 
 
-def _compare(cases: Mapping[str, _Case]) -> None:
+def _compare(cases: Mapping[str, Case]) -> None:
     """Finds, line by line, which entries explain it best, and which are rivals there."""
     by_line: dict[tuple[str, int], list[Sighting]] = defaultdict(list)
     for case in cases.values():
@@ -238,7 +146,7 @@ def _compare(cases: Mapping[str, _Case]) -> None:
         case.rivals = list(rivals[name])
 
 
-def _meet(mine: Sighting, other: Sighting, cases: Mapping[str, _Case], rivals: dict[str, dict[str, None]]) -> None:
+def _meet(mine: Sighting, other: Sighting, cases: Mapping[str, Case], rivals: dict[str, dict[str, None]]) -> None:
     left, right = mine.pattern.pitfall, other.pattern.pitfall
     shared = right in cases[left].pitfall.shares or left in cases[right].pitfall.shares
     if left == right or not (shared or _overlap(mine.place, other.place)):
@@ -247,20 +155,16 @@ def _meet(mine: Sighting, other: Sighting, cases: Mapping[str, _Case], rivals: d
         # Which of the two is the cause is told by the tiers, not by how much of the line each fixes.
         return
     counts = other.pattern.role is not Role.HINT or cases[right].decided()
-    if not shared and counts and _fixed(other) >= _fixed(mine) + BETTER_LETTERS:
+    if not shared and counts and fixed_letters(other) >= fixed_letters(mine) + BETTER_LETTERS:
         cases[left].lost.add(mine.place)
-    elif shared or _fixed(mine) < _fixed(other) + BETTER_LETTERS:
+    elif shared or fixed_letters(mine) < fixed_letters(other) + BETTER_LETTERS:
         rivals[left][right] = None
 
 
-def _tier(sighting: Sighting, cases: Mapping[str, _Case]) -> _Tier:
+def _tier(sighting: Sighting, cases: Mapping[str, Case]) -> Tier:
     if ANYTHING in cases[sighting.pattern.pitfall].pitfall.follows:
-        return _Tier.ECHO
-    return _Tier.CLASS if sighting.pattern.role is Role.GENERAL else _Tier.FAILURE
-
-
-def _fixed(sighting: Sighting) -> int:
-    return min(sighting.pattern.letters, sighting.place.end - sighting.place.start)
+        return Tier.ECHO
+    return Tier.CLASS if sighting.pattern.role is Role.GENERAL else Tier.FAILURE
 
 
 def _overlap(left: Place, right: Place) -> bool:
@@ -268,13 +172,13 @@ def _overlap(left: Place, right: Place) -> bool:
     return left.text != right.text or (left.start < right.end and right.start < left.end)
 
 
-def _confidence(case: _Case, alive: Mapping[str, _Case]) -> Confidence:
+def _confidence(case: Case, alive: Mapping[str, Case]) -> Confidence:
     letters = case.letters()
     if letters < FAIR_LETTERS:
         return Confidence.MEDIUM if case.decided() and case.usable() else Confidence.LOW
     rivals = [alive[name] for name in case.rivals]
     if case.doubted():
-        return Confidence.LOW if any(map(_better, rivals)) else Confidence.MEDIUM
+        return Confidence.LOW if any(_better(rival, case) for rival in rivals) else Confidence.MEDIUM
     if case.decided() and rivals:
         sure = case.decided(by=_SURE) and not any(rival.decided() for rival in rivals)
         return Confidence.HIGH if sure else Confidence.MEDIUM
@@ -284,31 +188,31 @@ def _confidence(case: _Case, alive: Mapping[str, _Case]) -> Confidence:
     return Confidence.HIGH if clear and not rivals else Confidence.MEDIUM
 
 
-def _better(rival: _Case) -> bool:
-    """Whether a rival stands above one that all facts speak against; facts of this host alone do not lift it there."""
-    if any(reason.origin is Origin.HOST for reason in rival.reasons):
-        return rival.decided()
-    return not rival.doubted()
+def _better(rival: Case, doubted: Case) -> bool:
+    """Whether a rival stands above one that all facts speak against: facts of this host alone do not lift it there."""
+    sure = any(reason.truth is Truth.NO and reason.origin in _SURE for reason in doubted.reasons)
+    return not rival.doubted() if sure else rival.decided()
 
 
-def _place_after_its_cause(case: _Case, alive: Mapping[str, _Case]) -> None:
+def _place_after_its_cause(case: Case, alive: Mapping[str, Case]) -> None:
     """Marks a case as the consequence of another one that is at least likely, unless a condition confirms it itself."""
     causes = [other for other in alive.values() if _causes(other, case)]
-    if causes and (case.tier() is not _Tier.FAILURE or not case.decided()):
-        case.follows = max(causes, key=_Case.order).pitfall.id
-        case.confidence = min((c.confidence for c in (case, *causes)), key=_RANK.__getitem__)
+    if causes and (case.tier() is not Tier.FAILURE or not case.decided()):
+        case.follows = max(causes, key=Case.order).pitfall.id
+        case.confidence = min((c.confidence for c in (case, *causes)), key=RANK.__getitem__)
 
 
-def _causes(cause: _Case, case: _Case) -> bool:
+def _causes(cause: Case, case: Case) -> bool:
     """Whether ``case`` follows from ``cause``: it names it, or it says less than it of what went wrong."""
-    if _RANK[cause.confidence] == 0 or case.pitfall.id in cause.pitfall.follows:
+    if RANK[cause.confidence] == 0 or case.pitfall.id in cause.pitfall.follows:
         return False
     apart = cause.pitfall.id not in case.rivals or cause.seen_without(case)
     says_less = case.tier() > cause.tier() and apart
-    return cause.pitfall.id in case.pitfall.follows or says_less
+    named = cause.pitfall.id in case.pitfall.follows and cause.tier() <= case.tier()
+    return named or says_less
 
 
-def _listed(ranked: Sequence[_Case]) -> list[_Case]:
+def _listed(ranked: Sequence[Case]) -> list[Case]:
     """The best three; hints only where nothing is sure, and as rivals of an answer."""
     sure = [case for case in ranked if case.confidence is not Confidence.LOW]
     named = {rival for case in sure for rival in case.rivals}
@@ -316,7 +220,7 @@ def _listed(ranked: Sequence[_Case]) -> list[_Case]:
     return [*sure, *rest][:MOST_ANSWERS]
 
 
-def _answer(case: _Case, pitfalls: Mapping[str, Pitfall]) -> Answer:
+def _answer(case: Case, pitfalls: Mapping[str, Pitfall]) -> Answer:
     found = case.usable() or case.sightings
     places = dict.fromkeys(s.place for s in sorted(found, key=lambda s: (s.place.source, s.place.line)))
     by_line = {(place.source, place.line): place for place in places}

@@ -76,7 +76,8 @@ _TOLD = _Phrase(
 )  # fmt: skip
 # The same in Chinese, which has no word boundaries.
 _TOLD_CHINESE = _Phrase(
-    "如果.{0,6}(?:出现|遇到|看到|报)", "常见问题", "没有", "未(?:发现|出现|见)", "不再", "避免", "防止", "已?修复了?", "模拟",
+    "如果.{0,6}(?:出现|遇到|看到|报)", "常见问题", "没有", "未(?:发现|出现|见)",
+    "不再", "避免", "防止", "已?修复了?", "模拟",
     after=r"[^。；，]*$",
 )  # fmt: skip
 _CALM_CHINESE = _Phrase("正在重试", "将重试", "重试成功", "已恢复", "可以?忽略", "不影响", "属于?正常")
@@ -121,8 +122,8 @@ _RECOVERED = _Phrase(
     "connection (?:re-?)?established", "resum(?:ed|ing) (?:training|normal|from|at|run)", "continuing",
     "back to normal",
     "now (?:ready|healthy|available)", r"attempt \d+\s?(?:/\s?\d+)?:? (?:succeeded|ok|success)", "worked (?:after|on)",
-    r"(?:after|on) (?:\d+ retries|retry|attempt \d+)", "available again", r"server \S+ ok", "completed successfully", "done waiting",
-    "was retried",
+    r"(?:after|on) (?:\d+ retries|retry|attempt \d+)", "available again", r"server \S+ ok", "completed successfully",
+    "done waiting", "was retried",
     before=r"\b", after=r"\b",
 )  # fmt: skip
 _TRIED_AGAIN = _Phrase("retrying", "will retry", "trying again", before=r"^\W*", after=r"\b")

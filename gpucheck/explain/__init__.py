@@ -26,12 +26,21 @@ if TYPE_CHECKING:
     from gpucheck.facts import Facts
 
 NOTHING, FOUND, UNREADABLE = 0, 1, 2
-_DESCRIPTION = "Explain a pitfall by its id, or find out what a log says went wrong."
-_EPILOG = (
-    "examples: gpucheck explain shm-too-small · gpucheck explain train.log · "
-    "kubectl logs POD | gpucheck explain - · "
-    "exit status: 0 nothing found, 1 found, 2 could not read"
-)
+_DESCRIPTION = """\
+Finds out what a log says went wrong: at most three causes, best first, each with
+how sure it is, what decides, and what to type. Or explains a pitfall by its id."""
+_EPILOG = """\
+examples:
+  gpucheck explain train.log                     a log, or several of one job
+  kubectl logs POD | gpucheck explain -          a pipe
+  gpucheck explain --facts run.jsonl train.log   a log of another machine, with the
+                                                 record of a gpucheck run there
+  gpucheck explain shm-too-small                 what is known of a pitfall
+
+Without --facts, facts of this host are read; they count only as far as the job
+may have run right here. Logs may be packed (gzip, bzip2, xz) and of any size.
+
+exit status: 0 nothing found (or an id explained), 1 found, 2 could not read"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -50,15 +59,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("gpucheck explain", description=_DESCRIPTION, epilog=_EPILOG, allow_abbrev=False)
-    parser.add_argument(
-        "what", nargs="+", metavar="ID|LOG|-", help="a pitfall's id, log files, or - for standard input"
+    parser = argparse.ArgumentParser(
+        "gpucheck explain",
+        usage="gpucheck explain [--json] [--facts FILE | --no-host] [--lang {en,zh}] LOG... | - | ID",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--json", action="store_true", help="a list of answers, best first")
+    parser.add_argument(
+        "what", nargs="+", metavar="LOG, -, ID", help="log files, - for standard input, or a pitfall's id"
+    )
+    parser.add_argument("--json", action="store_true", help="print a list of answers, best first")
     parser.add_argument(
         "--facts", metavar="FILE", type=Path, help="judge with the facts of this record, not of this host"
     )
-    parser.add_argument("--no-host", action="store_true", help="read no facts of this machine")
+    parser.add_argument("--no-host", action="store_true", help="judge by the text alone; read nothing else here")
     parser.add_argument("--lang", choices=LANGUAGES, help="language of the answers; default: by locale")
     return parser
 

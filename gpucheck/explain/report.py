@@ -67,10 +67,12 @@ def _decisive(answer: Answer, truth: Truth) -> list[Reason]:
     return [reason for reason in answer.reasons if reason.truth is truth]
 
 
-def _shown(reason: Reason, say: Phrases) -> str:
-    """A reason; with a fact of this host, what it takes to be true of the log."""
-    text = redact(printable(_reason(reason)))
-    return say.only_here.format(reason=text) if reason.origin is Origin.HOST else text
+def _shown(reasons: list[Reason], say: Phrases) -> Iterator[str]:
+    """The reasons one by one; facts of this host together, with what it takes to be true of the log."""
+    here = [redact(printable(reason.text)) for reason in reasons if reason.origin is Origin.HOST]
+    yield from (redact(printable(_reason(reason))) for reason in reasons if reason.origin is Origin.JOB)
+    if here:
+        yield say.only_here.format(reason="; ".join(here))
 
 
 def _reason(reason: Reason) -> str:
@@ -156,8 +158,8 @@ def _why(answer: Answer, say: Phrases) -> Iterator[str]:
     if answer.follows:
         yield say.consequence.format(cause=answer.follows)
     for truth, wording in ((Truth.YES, say.for_it), (Truth.NO, say.against_it)):
-        for reason in _decisive(answer, truth)[:SHOWN_REASONS]:
-            yield wording.format(reason=_shown(reason, say))
+        for text in _shown(_decisive(answer, truth)[:SHOWN_REASONS], say):
+            yield wording.format(reason=text)
     if not _decisive(answer, Truth.YES) and not answer.rivals:
         yield say.text_weak if answer.confidence is Confidence.LOW else say.text_only
     if answer.rivals:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.diagnose.clean import unpacked
+from gpucheck.diagnose.clean import CHUNK_BYTES, is_binary, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpucheck.diagnose import Scan
+    from gpucheck.diagnose.clean import Bytes
     from gpucheck.facts import Fact, Facts
 
 PROGRESS_EVERY_S = 0.25
@@ -62,11 +63,37 @@ def read_logs(scan: Scan, names: Iterable[str]) -> list[str]:
 
 
 def _read_log(scan: Scan, name: str, progress: Progress) -> None:
-    if name == "-":
-        scan.read(unpacked(sys.stdin.buffer), "stdin", progress)
+    if name != "-":
+        with Path(name).open("rb") as raw:
+            scan.read(_text(unpacked(raw)), name, progress)
         return
-    with Path(name).open("rb") as raw:
-        scan.read(unpacked(raw), name, progress)
+    if sys.stdin is None:
+        raise OSError("standard input is closed")
+    stream = _text(unpacked(sys.stdin.buffer))
+    if not stream.start:
+        raise OSError("standard input is empty; see whether the command before the pipe failed")
+    scan.read(stream, "stdin", progress)
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A stream whose first bytes were looked at."""
+
+    start: bytes
+    rest: Bytes
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next bytes; none at the end."""
+        data, self.start = self.start, b""
+        return data or self.rest.read(size)
+
+
+def _text(stream: Bytes) -> _Begun:
+    """The stream, if it may be a text. Raises OSError for a program, an image, an archive."""
+    start = stream.read(CHUNK_BYTES)
+    if is_binary(start):
+        raise OSError("this is a binary file, not a text")
+    return _Begun(start, stream)
 
 
 def facts_of_record(path: Path) -> Facts:
@@ -76,7 +103,7 @@ def facts_of_record(path: Path) -> Facts:
         if isinstance(row, dict) and row.get("kind") == "run" and isinstance(row.get("facts"), dict):
             found = row["facts"]
     if found is None:
-        raise Unreadable(f"{path}: not a record: no row of kind `run` with `facts`")
+        raise Unreadable(f"--facts {path}: not a record: no row of kind `run` with `facts`")
     # Imported here, as below: the readers of facts take a third of the command's start, and most logs need none.
     from gpucheck.facts import Facts
 
@@ -87,7 +114,7 @@ def _rows(path: Path) -> list[Any]:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror}") from error
+        raise Unreadable(f"--facts {path}: {error.strerror}") from error
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -95,13 +122,13 @@ def _rows(path: Path) -> list[Any]:
         except (ValueError, RecursionError):
             # The last line may be torn: the run that wrote it died.
             if number < len(lines):
-                raise Unreadable(f"{path}, line {number}: not JSON, so not a record") from None
+                raise Unreadable(f"--facts {path}, line {number}: not JSON, so not a record") from None
     return rows
 
 
 def _fact(path: Path, name: str, row: object) -> Fact:
     if not isinstance(row, dict) or not row.keys() & {"value", "unknown", "why"}:
-        raise Unreadable(f"{path}: fact {name!r} is neither {{value, source}} nor {{unknown, source}}")
+        raise Unreadable(f"--facts {path}: fact {name!r} is neither {{value, source}} nor {{unknown, source}}")
     source = str(row.get("source", ""))
     from gpucheck.facts import Fact
 

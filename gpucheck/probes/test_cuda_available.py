@@ -165,8 +165,7 @@ def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
 def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> Reply:
     """Torch's answer for every GPU that may be touched. Asked once for the host and all its GPUs."""
     if "reply" not in asked:
-        gpus = host.known("nvml.gpus") or ()
-        spare = [bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and computation.in_use(gpu, options["disturb"])]
+        spare = computation.spared(host, options["disturb"])
         asked["reply"] = child(
             "cuda_torch", {"kernel": "matmul", "kernel_s": KERNEL_S, "spare": spare}, deadline_s=TORCH_S
         )

@@ -28,6 +28,8 @@ from gpucheck.visibility import Gpu, bare
 from gpucheck.wheel import Installed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpucheck.facts import Facts
     from gpucheck.process import Reply
     from gpucheck.verdict import Finding
@@ -79,7 +81,7 @@ def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str,
         raise Unable(f"the capability of {card}", blocked_by=presence.PROBE)
     if not starts(child, asked):
         raise Unable("a driver that starts", blocked_by=STARTED_BY)
-    seen = ask(child, asked, "add", spare(host, options))
+    seen = ask(child, asked, "add", computation.spared(host, options["disturb"]))
     if seen.cuda_build is None:
         raise Unable(f"CUDA in torch: {seen.build}", blocked_by=STARTED_BY)
     installed, capability, driver = parse(seen), Capability.parse(card.capability), version_of(host)
@@ -120,7 +122,7 @@ def starts(child: Any, asked: dict[str, Reply]) -> bool:
     return isinstance(answer, Value) and (answer.value["init"] or {}).get("code") == 0
 
 
-def ask(child: Any, asked: dict[str, Reply], kernel: str | None, spare: tuple[str, ...] = ()) -> Seen:
+def ask(child: Any, asked: dict[str, Reply], kernel: str | None, spare: Sequence[str] = ()) -> Seen:
     """What torch says, asked once. Raises Unable when it gives no answer: `cuda-available` says why."""
     key = kernel or "nothing"
     if key not in asked:
@@ -171,12 +173,6 @@ def launched(report: Any, seen: Seen, card: Gpu, kernels: list[Kernel]) -> None:
             report.saw(said)
         else:
             take(report, computation.judge(kernel, str(card)))
-
-
-def spare(host: Facts, options: Any) -> tuple[str, ...]:
-    """UUIDs of GPUs that are not to be touched."""
-    gpus = host.known("nvml.gpus") or ()
-    return tuple(bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and computation.in_use(gpu, options["disturb"]))
 
 
 def version_of(host: Facts) -> Cuda | None:

@@ -1,1 +1,1 @@
-"""Stand-ins for the driver's libraries and the machines that they play."""
+"""What the machines of ``gpucheck.fakes`` answer, and what gpucheck makes of it."""

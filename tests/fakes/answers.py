@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from gpucheck.facts import Fact, Facts
+
+HERE = Path(__file__).parent
 
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
 HEALTHY: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Judge the machine that this process is on by some probes, each run as the hermetic child would; print the results.
 
-``judge.py PYTHON PROBE...``: in the namespace of a machine (:meth:`tests.fakes.machine.Machine.enter`). Facts, children
+``judge.py PYTHON PROBE...``: in the namespace of a machine (:meth:`gpucheck.fakes.machine.Machine.enter`). Facts, children
 and payloads are real; there is no engine. Prints a JSON list, a result a line of the record would have.
 """
 

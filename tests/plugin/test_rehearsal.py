@@ -1,7 +1,7 @@
 """Each fault end to end: the fault is brought up, its probe goes red in its words, and the record says what it was.
 
 The faults of one probe are rehearsed in one run, one after another. What needs a CUDA build of torch is rehearsed with
-the Python that ``GPUCHECK_TEST_CUDA_PYTHON`` names.
+the Python that ``GPUCHECK_CUDA_PYTHON`` names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.conftest import lacking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CUDA_PYTHON = os.environ.get("GPUCHECK_TEST_CUDA_PYTHON", "")
+CUDA_PYTHON = os.environ.get("GPUCHECK_CUDA_PYTHON", "")
 LIMIT_S = 900
 
 
@@ -87,7 +87,7 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fault, str]
 def demand(fault: Fault) -> None:
     """Skip where this machine cannot rehearse it; in CI that is a failure."""
     if needs_cuda(fault) and not CUDA_PYTHON:
-        pytest.skip("GPUCHECK_TEST_CUDA_PYTHON names no Python")
+        pytest.skip("GPUCHECK_CUDA_PYTHON names no Python")
     if Need.MACHINE in fault.needs and (os.geteuid() != 0 or not shutil.which("gcc")):
         lacking("playing a machine needs root and gcc")
     if Need.ONNX in fault.needs:

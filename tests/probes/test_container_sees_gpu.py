@@ -21,10 +21,10 @@ import pytest
 
 import gpucheck
 from gpucheck import container_gpu, owner, scratch
+from gpucheck.fakes import machine
 from gpucheck.process import PAYLOADS, Children, Ended, NoAnswer, Reply, Value, read_answer
 from gpucheck.report import Report
 from gpucheck.verdict import NotApplicable, Result, Subject, Unable, Verdict
-from tests.fakes import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import profile
+from gpucheck.fakes import machine
 from gpucheck.probes import test_cuda_available as probe
 from gpucheck.verdict import NotApplicable
-from tests.fakes import machine
+from tests.fakes import answers
 from tests.fakes.answers import facts
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def judged(built: Path, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Judges a machine by name (None: this one) and returns the results of ``cuda-available``."""
 
     def judge(name: str | None, python: str = sys.executable, **env: str) -> list[dict[str, Any]]:
-        argv = [sys.executable, str(machine.HERE / "judge.py"), python, "cuda_available"]
+        argv = [sys.executable, str(answers.HERE / "judge.py"), python, "cuda_available"]
         environment = os.environ | env
         if name is not None:
             played = machine.load(name)

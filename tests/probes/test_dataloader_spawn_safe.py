@@ -333,7 +333,7 @@ def test_fewer_workers_than_asked_for_is_our_bug(judge: Judge, children: Childre
 @needs_torch
 def test_in_a_container(children: Children, docker_host: str) -> None:
     """The same payload, by fork and spawn, in one container of the mirror image."""
-    argv = [sys.executable, "-m", "gpucheck", "run", "-k", "dataloader"]
+    argv = [sys.executable, "-m", "gpucheck", "run", "-k", "dataloader_spawn_safe"]
     with scratch.folder(owner.this_run()) as folder:
         record = folder / "record.jsonl"
         env = {**os.environ, "DOCKER_HOST": docker_host}

@@ -76,7 +76,9 @@ def test_a_healthy_dataset_is_ok(judge: Judge) -> None:
     result = judge("Numbers", "fork", "spawn", "forkserver")
     assert result.verdict is Verdict.OK, (result.findings, result.lacking)
     for method in ("fork", "spawn", "forkserver"):
-        assert f"{method}: 8 samples in each of 2 epochs by 2 workers, each once, in order, unaltered" in evidence(result)
+        assert f"{method}: 8 samples in each of 2 epochs by 2 workers, each once, in order, unaltered" in evidence(
+            result
+        )
     assert result.limits["memory_bytes"]["value"] == 2 * GIB
 
 

@@ -39,9 +39,7 @@ def children() -> Iterator[Children]:
 
 
 @pytest.fixture
-def judge(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, children: Children, tmp_path: Path
-) -> Judge:
+def judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, children: Children, tmp_path: Path) -> Judge:
     """Runs the probe on a model of `tests/data/broken_models.py`, by those exporters."""
     request.config.addinivalue_line("markers", "probe: what markers.ini declares for probes")
     probe = drive.load("model_exports")

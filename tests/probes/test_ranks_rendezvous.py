@@ -20,7 +20,7 @@ from gpucheck.process import Ended, Reply, Value
 from gpucheck.rendezvous import Try
 from gpucheck.report import Report
 from gpucheck.verdict import Bug, NotApplicable, Subject
-from tests.fakes import machine
+from tests.fakes import answers
 from tests.fakes.answers import facts
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ drive: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("driv
 
 def judged(*steps: str, kinds: str = "--net --uts", **env: str) -> dict[str, Any]:
     """The result of the probe after ``steps`` in namespaces of these kinds (none: on this machine itself)."""
-    argv = [sys.executable, str(machine.HERE / "judge.py"), sys.executable, "ranks_rendezvous"]
+    argv = [sys.executable, str(answers.HERE / "judge.py"), sys.executable, "ranks_rendezvous"]
     if steps:
         argv = ["unshare", *kinds.split(), "sh", "-ec", "\n".join([*steps, f"exec {shlex.join(argv)}"])]
     clean = {name: text for name, text in os.environ.items() if not name.lower().endswith("_proxy")}

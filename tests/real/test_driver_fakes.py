@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, Fit, Image, fit
-from tests.fakes import machine
+from gpucheck.fakes import machine
+from tests.fakes import answers
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "driver-table.md"
@@ -30,9 +31,9 @@ HEAD = """\
 # What the libraries say, and what gpucheck says
 
 Made by `ci/cuda --write` from real runs of `tests/real/test_driver_fakes.py`: cudart 13.0, torch 2.14.1+cu130 and
-pynvml on machines that are played (`tests/fakes/machines/`). The real cudart goes no further with a driver that is not
-NVIDIA's own (500 where the driver itself starts); on those machines torch runs on a stand-in for the part of the CUDA
-runtime and of cuBLAS that one product of matrices touches (`tests/fakes/libcudart.c`).
+pynvml on machines that are played (`gpucheck/fakes/machines/`). The real cudart goes no further with a driver that is
+not NVIDIA's own (500 where the driver itself starts); on those machines torch runs on a stand-in for the part of the
+CUDA runtime and of cuBLAS that one product of matrices touches (`gpucheck/fakes/libcudart.c`).
 
 | machine | cudart | torch | pynvml | gpucheck |
 |---|---|---|---|---|
@@ -120,8 +121,8 @@ def test_a_machine(name: str, python: str, built: Path, tmp_path: Path, rows: di
     """gpucheck names the cause that the machine has, and finds nothing on a healthy one."""
     played = machine.load(name)
     played.write(tmp_path, built)
-    libraries = json.loads(on(played, tmp_path, [python, str(machine.HERE / "libraries.py")]))
-    judge = [sys.executable, str(machine.HERE / "judge.py"), python, *PROBES]
+    libraries = json.loads(on(played, tmp_path, [python, str(answers.HERE / "libraries.py")]))
+    judge = [sys.executable, str(answers.HERE / "judge.py"), python, *PROBES]
     judged = Judged(libraries, json.loads(on(played, tmp_path, judge)))
     rows[name] = judged.row(played.title)
     told = [(r["probe"], r["subject"]["label"], r["verdict"], r["lacking"]) for r in judged.results]

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,9 @@ from hypothesis import strategies as st
 from gpucheck.explain import main
 from gpucheck.explain.layout import clipped, command, printable, width, wrapped
 from gpucheck.explain.sources import Unreadable, facts_of_record
+from gpucheck.facts import Fact, Facts
 from gpucheck.pitfalls import load
+from gpucheck.words import fill
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,6 +147,51 @@ def test_commands_are_filled_from_facts(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--shm-size=2g" in " ".join(json.loads(capsys.readouterr().out)[0]["commands"])
 
 
+def test_unknown_placeholders_are_safe_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
+    """What nobody knows stays as a word in capitals, which no shell takes for a redirection or a variable."""
+    assert main(["shm-too-small", "--no-host", "--json"]) == 0
+    commands = " ".join(json.loads(capsys.readouterr().out)[0]["commands"])
+    assert "--shm-size=SHM_NEED" in commands
+    assert fill("a {b.c} %{d} ${e} {f}", {"f": "1"}, None) == "a B_C %{d} ${e} 1"
+
+
+@pytest.mark.parametrize("pitfall_id", sorted(load()))
+def test_commands_hold_no_bracketed_placeholder(pitfall_id: str) -> None:
+    """No command of the knowledge base holds ``<NAME>``, which a shell would read from or write to."""
+    for text in load()[pitfall_id].commands:
+        assert not re.search(r"<[A-Za-z_-]+>|\{[A-Z_]+\}", text), text
+
+
+def test_a_fact_of_this_host_excludes_nothing_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log that names a small /dev/shm is believed on a host with a large one, and the doubt is spelled out."""
+    large = Facts([Fact("shm.total_bytes", 25 << 30, "statvfs"), Fact("shm.free_bytes", 25 << 30, "statvfs")])
+    monkeypatch.setattr("gpucheck.facts.read", lambda _: large)
+    path = log(
+        "Error while creating shared memory segment /dev/shm/nccl-A3dKq2 (size 9637888)\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.\n"
+    )
+    assert main([path, "--lang", "en"]) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("1. NCCL cannot get the shared memory it needs in /dev/shm nccl-shm-too-small, medium")
+    assert "true only if the job ran right here, not in a container: shm.total_bytes = 26843545600" in text
+    assert "Ruled out" not in text
+    main([path, "--lang", "en", "--json"])
+    answers = json.loads(capsys.readouterr().out)
+    assert any("shm.total_bytes" in reason for reason in answers[0]["only_if_run_here"])
+
+
+def test_a_fact_of_a_record_excludes(
+    tmp_path: Path, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same fact from a record of the job's machine does rule it out, and is named without reserve."""
+    path = record(tmp_path, {"shm.free_bytes": {"value": 25 << 30, "source": "statvfs"}})
+    main([log("Error while creating shared memory segment /dev/shm/nccl-x (size 9)"), "--facts", str(path)])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Ruled out: nccl-shm-too-small (shm.free_bytes = 26843545600 (above 4294967296))" in text
+
+
 def test_the_last_run_of_a_record_counts(tmp_path: Path) -> None:
     """Facts come from the last run in the file; a torn last line is dropped."""
     path = record(tmp_path, {"cpu.count": {"value": 1, "source": "x"}})
@@ -227,6 +275,78 @@ def test_a_folder_is_not_a_log(tmp_path: Path, log: Callable[..., str], capsys: 
     assert "could not read" in captured.err
     assert str(tmp_path) in captured.err
     assert "nofile-too-low" in captured.out
+
+
+@pytest.mark.parametrize(
+    "content",
+    [Path(sys.executable).read_bytes()[:9000], b"PK\x03\x04torch", bytes(range(256)) * 20, gzip.compress(b"\x7fELF..")],
+    ids=["program", "checkpoint", "random", "packed program"],
+)
+def test_a_binary_file_is_not_a_log(
+    content: bytes, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program, a checkpoint or random bytes end with 2 and the file's name; nothing is said to be healthy."""
+    path = log(content)
+    assert main([path, "--no-host"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"could not read {path}: this is a binary file" in captured.err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "训练失败：显存不足".encode("gbk") * 9,
+        b"\0" * 5000 + b"step 1\n",
+        "全部正常\n".encode("utf-16"),
+        b"\x1b[31mred\x07\b\n",
+    ],
+)
+def test_a_text_in_any_encoding_is_not_binary(content: bytes, log: Callable[..., str]) -> None:
+    """Old encodings, holes of NULs, wide characters and colours are logs all the same."""
+    assert main([log(content), "--no-host"]) == 0
+
+
+def test_an_empty_pipe_is_an_error() -> None:
+    """Nothing on standard input means that the command before the pipe failed; closed is said too. Status 2."""
+    done = run("-", "--no-host")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"could not read -: standard input is empty" in done.stderr
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *RUN, "-", "--no-host"],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=60,
+    )
+    assert closed.returncode == 2
+    assert closed.stderr == b"gpucheck explain: could not read -: standard input is closed\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_log_is_named(log: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that may not be read ends with 2 and its name."""
+    path = log("x")
+    Path(path).chmod(0)
+    assert main([path]) == 2
+    assert f"could not read {path}: Permission denied" in capsys.readouterr().err
+
+
+def test_the_help_shows_how(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help fits the screen and shows a log, a pipe, a record, an id, and the exit statuses."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for piece in (
+        "explain train.log",
+        "kubectl logs POD |",
+        "--facts run.jsonl",
+        "explain shm-too-small",
+        "exit status:",
+    ):
+        assert piece in text
+    assert max(map(len, text.splitlines()[1:])) <= 82
 
 
 def test_several_logs_are_one_question(log: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:

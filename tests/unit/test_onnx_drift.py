@@ -140,3 +140,36 @@ def test_worst_share() -> None:
     assert worst_share({"a": model(), "b": model(case("single", 1, output(apart=FAR)))}) == 500.0
     assert worst_share({"a": model(case("single", 1, output(apart=NAN)))}) == math.inf
     assert worst_share({}) == math.inf
+
+
+CUDA = "CUDAExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("operators", "strays"),
+    [
+        ({CUDA: ["Conv", "Gemm"]}, ""),
+        ({CUDA: ["Conv"], "CPUExecutionProvider": ["Gather", "Shape", "Concat"]}, ""),
+        (
+            {CUDA: ["Conv"], "CPUExecutionProvider": ["Softmax", "Shape", "Gemm"]},
+            "Gemm, Softmax on CPUExecutionProvider",
+        ),
+    ],
+)
+def test_operators_that_ran_elsewhere(operators: dict[str, list[str]], strays: str) -> None:
+    """Operators on shapes belong on the CPU; those that compute do not."""
+    assert onnx_drift.strays(CUDA, {"operators": operators}) == strays
+
+
+@pytest.mark.parametrize(
+    ("told", "pitfall"),
+    [
+        ("GuardOnDataDependentSymNode: Could not guard on data-dependent expression", "export-data-dependent"),
+        ("ConstraintViolationError: Constraints violated (batch)!", "export-dynamic-shapes"),
+        ("UnsupportedOperatorError: Exporting the operator 'aten::x'", "onnx-operator-unsupported"),
+        ("ValueError: something else", "onnx-export-failed"),
+    ],
+)
+def test_what_an_exporters_refusal_means(told: str, pitfall: str) -> None:
+    """By the exporter's own words; what they do not say is an export that failed."""
+    assert onnx_drift.refused(told) == pitfall

@@ -15,7 +15,7 @@ import pytest
 
 from gpucheck import owner, scratch
 from gpucheck.process import PAYLOADS, Children, Failure
-from tests.fakes import machine
+from gpucheck.fakes import machine
 
 if TYPE_CHECKING:
     import types

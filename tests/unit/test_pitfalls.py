@@ -46,7 +46,7 @@ gpu-lost no-kernel-image ptx-too-new jit-only wheel-newer-wrong rendezvous-unrea
 interface-missing hostname-unresolvable loopback-ipv6-only proxy-swallows-localhost wrong-numbers
 gpu-hidden-device nccl-hang nccl-duplicate-gpu gpu-not-in-container toolkit-missing runtime-undeclared
 cdi-stale checker-bug
-""".split()  # noqa: SIM905 - seventy quoted words are harder to read
+""".split()
 
 
 def texts_of(entry: pitfalls.Pitfall) -> list[str]:

@@ -1,0 +1,1 @@
+"""Stand-ins for the driver's libraries and the machines that they play."""
