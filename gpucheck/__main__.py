@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import gpucheck
+from gpucheck import profile
+from gpucheck.profile import UsageError
+from gpucheck.redact import redact
 from gpucheck.verdict import Exit
 
 if TYPE_CHECKING:
@@ -16,10 +23,26 @@ if TYPE_CHECKING:
     from gpucheck.profile import Options
 
 
-def _run(argv: Sequence[str]) -> int:
-    from gpucheck import profile
+class Parser(argparse.ArgumentParser):
+    """Raises our usage error, whose exit status is 4; argparse's own 2 says "interrupted" here."""
 
-    parser = argparse.ArgumentParser(prog="gpucheck run", description="Probe this machine, without a pytest session.")
+    def error(self, message: str) -> NoReturn:
+        """What is wrong with the command line."""
+        raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def _say(*lines: str, end: str = "\n") -> None:
+    """Print, unless nobody listens any more: a closed pipe ends the talk, not the run."""
+    if sys.stdout is None:
+        return
+    try:
+        print(*lines, sep="\n", end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = Parser(prog="gpucheck run", description="Probe this machine, without a pytest session.")
     for option in profile.OPTIONS.values():
         action: dict[str, Any] = {"action": "append" if option.many else "store_true" if option.flag else "store"}
         if not option.flag:
@@ -42,15 +65,14 @@ def _perform(options: Options, selection: Any) -> int:
     from gpucheck.run import Run
 
     def show(event: dict[str, Any]) -> None:
-        if sys.stdout.isatty():
+        if sys.stdout is not None and sys.stdout.isatty():
             # Overwritten by the next line; \x1b[K clears what is left of it.
-            print(f"\r{render.progress(event)}\x1b[K", end="\r", flush=True)
+            _say(f"\r{render.progress(event)}\x1b[K", end="\r")
         if "result" in event:
-            print(render.probe_line(event["result"]), *render.under_lines(event["result"]), sep="\n", flush=True)
+            _say(render.probe_line(event["result"]), *render.under_lines(event["result"]))
 
     run = Run(options, selection, show)
-    for line in render.header(gpucheck.__version__, options["level"], str(run.path), options["rehearse"]):
-        print(line)
+    _say(*render.header(gpucheck.__version__, options["level"], str(run.path), options["rehearse"]))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -58,10 +80,8 @@ def _perform(options: Options, selection: Any) -> int:
         status = run.status()
     except KeyboardInterrupt:
         status = Exit.INTERRUPTED
-    print()
-    for line in (*render.blocks(run.rows), *run.stale_acceptances(), *run.notes):
-        print(line)
-    print(render.counts(run.rows))
+        run.notes.append(run.interruption())
+    _say("", *render.blocks(run.rows), *run.closing_lines(), render.counts(run.rows))
     run.finish(status)
     return int(status)
 
@@ -71,7 +91,7 @@ def _interrupt(number: int, _: Any) -> None:
 
 
 def _list(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="gpucheck list", description="List the probes, or the faults to rehearse.")
+    parser = Parser(prog="gpucheck list", description="List the probes, or the faults to rehearse.")
     parser.add_argument("--pitfalls", action="store_true", help="the knowledge base instead")
     parser.add_argument("--faults", action="store_true", help="the faults of --rehearse instead, and what each needs")
     args = parser.parse_args(argv)
@@ -113,17 +133,27 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
 }
 
 
+def _command(name: str, argv: Sequence[str]) -> int:
+    try:
+        return COMMANDS[name][0](argv)
+    except UsageError as error:
+        print(f"gpucheck: {error}", file=sys.stderr)
+        return int(Exit.USAGE)
+    except Exception as error:  # noqa: BLE001 - status 1 would say that this machine is bad
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(at.filename).name}:{at.lineno}"
+        print(f"gpucheck: a bug of gpucheck: {type(error).__name__}: {redact(str(error))} ({where})", file=sys.stderr)
+        return int(Exit.CRASH)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding shows what it can
     if argv and argv[0] in COMMANDS:
-        from gpucheck.profile import UsageError
-
-        try:
-            return COMMANDS[argv[0]][0](argv[1:])
-        except UsageError as error:
-            print(f"gpucheck: {error}", file=sys.stderr)
-            return int(Exit.USAGE)
+        return _command(argv[0], argv[1:])
     if argv and argv[0] == "--version":
         print(gpucheck.__version__)
         return 0

@@ -100,7 +100,7 @@ class Inner:
     def tell(self, **event: Any) -> None:
         """Tell the controller."""
         with self.events.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(event, default=str) + "\n")
+            stream.write(json.dumps(record.redacted(event), default=str) + "\n")
 
     def facts_now(self, names: tuple[str, ...]) -> Facts:
         """The run's facts, those of ``names`` that a failure may have changed read again."""
@@ -143,14 +143,36 @@ class Inner:
             item.add_marker(pytest.mark.timeout(marks[item].deadline_s + BELT_S, method="thread"))
         chosen.sort(key=lambda item: self._order(marks[item]))
         items[:] = chosen
-        plan = [{"probe": probe_id(item), "subject": self.subject(item).id} for item in items]
+        plan = [self._planned(item) for item in items]
         left_out = [
             {"probe": probe_id(item), "why": f"level {marks[item].level}" if only is None else "rehearsal of another"}
             for item in marks
             if item not in chosen
         ]
         row = self.record.append("plan", {"items": plan, "left_out": left_out})
-        self.tell(plan=row, titles={probe_id(item): title_of(item) for item in items})
+        uses = [kind for kind in NAMED if any(kind in getattr(item, "fixturenames", ()) for item in items)]
+        self.tell(plan=row, titles={probe_id(item): title_of(item) for item in items}, uses=uses)
+
+    def _planned(self, item: pytest.Item) -> dict[str, str]:
+        return {"probe": probe_id(item), "subject": self.subject(item).id, "item": item.nodeid}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file of probes that skips itself or breaks while it is imported leaves a row, not a gap."""
+        if report.passed:
+            return
+        stem = Path(report.fspath or report.nodeid).stem
+        text = report.longreprtext.strip().splitlines()
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else text[-1] if text else "no reason given"
+        verdict = Verdict.UNABLE if report.skipped else Verdict.CHECKER_ERROR
+        probe = stem.removeprefix("test_").replace("_", "-")
+        subject = Subject("host", self.given.facts.known("machine.id") or "host", "host")
+        lacking = (f"its file could not be collected: {why}",)
+        result = Result(probe, "", subject, verdict, lacking=lacking, started=_now())
+        self._write(accept(result, self.given.options.policy, _now()[:10]), [], report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Say that the end was reached, which no exit status proves, and whether it was reached on purpose (``-x``)."""
+        self.tell(finished=True, stopped=bool(session.shouldfail or session.shouldstop))
 
     def _order(self, mark: Mark) -> tuple[int, int, float]:
         return DISTURBANCE.index(mark.disturbs), LEVELS.index(mark.level), mark.cost_s
@@ -186,7 +208,7 @@ class Inner:
             facts=self.facts_now,
         )
         item.stash[BEGAN] = (_now(), time.monotonic())
-        row = {"probe": probe_id(item), "subject": self.subject(item).id, "at": _now()}
+        row = self._planned(item) | {"at": _now()}
         self.record.append("start", row, durable=mark.disturbs != "none")
         self.tell(start=row)
         return (yield)
@@ -233,12 +255,15 @@ class Inner:
             lacking = (*result.lacking, str(bug))
             result, spoken = replace(result, verdict=Verdict.CHECKER_ERROR, findings=(), lacking=lacking), []
         item.stash[RESULT] = result
+        self._write(result, spoken, item.nodeid)
+
+    def _write(self, result: Result, spoken: list[dict[str, Any]], item: str) -> None:
         row = record.result_row(result)
-        row |= {"outcome": outcome(result, policy).value, "probe_version": PROBE_VERSION}
+        row |= {"outcome": outcome(result, self.given.options.policy).value, "probe_version": PROBE_VERSION}
         for finding, said in zip(row["findings"], spoken, strict=True):
             finding.update(said)
         whole = self.record.append("result", row)
-        self.tell(result=whole, record_error=self.record.error)
+        self.tell(result=whole, item=item, record_error=self.record.error)
 
 
 def _as_verdict(error: BaseException | None) -> BaseException | None:

@@ -78,7 +78,7 @@ class Fault:
     def unexplained(self, label: str) -> Unexplained:
         """The fault as a question to the knowledge base. Whoever sends SIGKILL leaves no words: a fact must say why."""
         killed = -signal.SIGKILL in self.exit_codes
-        return Unexplained(f"{label}: the loader stopped", self.text, *self.evidence(), by_fact=killed)
+        return Unexplained(f"{label}: the loader stopped", self.text, *self.evidence(), by_fact=killed, known=DIED)
 
     def evidence(self) -> tuple[str, ...]:
         """Lines for people: what torch said, how workers ended, the worker's own last line, the attribute to blame."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck import loader_faults, own_code
 from gpucheck.process import Failure
-from gpucheck.replies import died, value_of
+from gpucheck.replies import died, refuse_long_sockets, value_of
 from gpucheck.shm_need import LEAST_RANKS, Need
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
@@ -37,12 +37,17 @@ def value(reply: Reply, what: str) -> Any:
         case Failure(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
         case Failure(type="ImportError" | "OSError" as kind, text=text):
-            raise Unable(f"{what}: {kind}: {text}", pitfall="torch-import-failed")
+            raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports", pitfall="torch-import-failed")
     return value_of(reply, what)
 
 
 def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode) -> bool:
-    """Whether the operator's code ended the process in which it was read; that is a finding."""
+    """Whether the operator's code ended the process in which it was read; that is a finding.
+
+    Raises Unable, with the innermost frames, where it did not come back within its time.
+    """
+    if reply.hung:
+        raise Unable(f"{own.spec}: {reply.ended}; its cap is {own_code.TIME_S:.0f} s", *reply.ended.where[:3])
     how = died(reply)
     if how is not None:
         own.refuse_at_cap(reply.errors)
@@ -92,8 +97,7 @@ def tell(report: Report, label: str, leg: Mapping[str, Any], own: OwnCode | None
 
 def stopped(report: Report, label: str, fault: Fault, own: OwnCode | None = None) -> None:
     """A leg that did not end. Our own dataset raises nothing, so one that nothing known explains is our bug."""
-    if "AF_UNIX path too long" in fault.told + fault.worker_stderr:
-        raise Unable("a shorter path of the temporary folder: sockets in it may have 107 characters")
+    refuse_long_sockets(fault.told + fault.worker_stderr)
     pitfall = fault.pitfall()
     params = own_code.at_loading(own, fault.told or fault.worker_stderr) if own is not None else {}
     if pitfall in (None, loader_faults.DIED) and report.explain(fault.unexplained(label)):

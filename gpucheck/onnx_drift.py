@@ -33,7 +33,7 @@ _REFUSED = (
 # ONNX Runtime puts operators on small shapes and indices on the CPU on purpose, next to a GPU too.
 _OF_SHAPES = frozenset(
     "Cast Concat Constant ConstantOfShape Equal Expand Gather Identity Max Min Mod Not Range Reshape Shape Size Slice "
-    "Squeeze Unsqueeze Where".split()  # noqa: SIM905 - twenty quoted words are harder to read
+    "Squeeze Unsqueeze Where".split()
 )
 _SIDES = {
     (False, False): "neither is past tolerance of a float64 run, only of the other",

@@ -44,12 +44,13 @@ class Owner:
         return {PREFIX + name: str(value) for name, value in asdict(self).items()}
 
     def abandoned(self, here: Owner, now: float | None = None) -> bool:
-        """Whether the owner is provably gone, seen from ``here``, or its time is up."""
-        if (time.time() if now is None else now) > self.expires:
+        """Whether the owner is provably gone, seen from ``here``; of owners elsewhere, whether their time is up."""
+        if self.machine == here.machine and self.boot != here.boot:
             return True
-        if (self.machine, self.pidns) != (here.machine, here.pidns):
-            return False
-        return self.boot != here.boot or start_of(self.pid) != self.start
+        if (self.machine, self.pidns) == (here.machine, here.pidns):
+            # Seen from here it is plain; a clock that jumps must not end a living run.
+            return start_of(self.pid) != self.start
+        return (time.time() if now is None else now) > self.expires
 
 
 def from_labels(labels: Mapping[str, str]) -> Owner | None:

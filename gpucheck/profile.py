@@ -107,7 +107,7 @@ def _executable(text: str) -> str:
 
 
 def _folder(text: str) -> str:
-    if not Path(text).is_dir():
+    if not Path(text).is_dir() or not any(Path(text).rglob("test_*.py")):
         raise ValueError(text)
     return str(Path(text).resolve())
 
@@ -162,7 +162,7 @@ OPTIONS = {
         ),
         Option("dataset", _factory, "MODULE:FACTORY", "judge your own Dataset"),
         Option("model", _factory, "MODULE:FACTORY", "judge your own model's export"),
-        Option("probes", _folder, "a folder", "a site's own probes"),
+        Option("probes", _folder, "a folder that holds test_*.py files", "a site's own probes"),
         Option("profile", _file, "a TOML file", "what this machine is expected to be", ini=True),
         Option("require", _words, "probe ids", "probes that must be ok", ()),
         Option("allow-unable", _words, "probe ids", "probes that may be unable to look", ()),
@@ -211,7 +211,7 @@ def _acceptances(path: str, tables: Any) -> tuple[Acceptance, ...]:
             raise UsageError(f"{path}: [[accept]] needs `pitfall` and `reason`; got {dict(table)!r}")
         try:
             if until:
-                datetime.date.fromisoformat(until)
+                until = datetime.date.fromisoformat(until).isoformat()
         except ValueError:
             raise UsageError(f"{path}: [[accept]] until = {until!r}: a date such as 2027-01-31 is allowed") from None
         found.append(Acceptance(str(table["pitfall"]), str(table["reason"]), until))
@@ -233,6 +233,8 @@ def read_profile(path: str) -> Profile:
     _unknown(path, "the profile", data, SECTIONS)
     for section, keys in SECTIONS.items():
         table = data.get(section, {})
+        if isinstance(table, list) and section != "accept":
+            raise UsageError(f"{path}: write [{section}], one table, not [[{section}]]")
         for part in table if isinstance(table, list) else [table]:
             if not isinstance(part, dict):
                 raise UsageError(f"{path}: `{section}` must be a table")
@@ -254,6 +256,9 @@ def _expectation(path: str, table: Mapping[str, Any]) -> Mapping[str, Any]:
     gpus = table.get("gpus")
     if gpus is not None and (not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0):
         raise UsageError(f"{path}: [expect] gpus = {gpus!r}: a number of GPUs, 0 or more, is allowed")
+    for name in ("capabilities", "binds"):
+        if not isinstance(table.get(name, []), list):
+            raise UsageError(f"{path}: [expect] {name} = {table[name]!r}: a list is allowed")
     for capability in table.get("capabilities", []):
         if not re.fullmatch(r"\d+\.\d+", str(capability)):
             raise UsageError(f'{path}: [expect] capabilities: {capability!r} is not a capability such as "9.0"')

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,30 +43,31 @@ class Record:
 
     def append(self, kind: str, row: Mapping[str, Any], *, durable: bool = False) -> dict[str, Any]:
         """Write one row and return it whole. ``durable``: on the disk before this returns."""
-        whole = {"kind": kind, "run": self.run, **_redacted(dict(row))}
+        whole = {"kind": kind, "run": self.run, **redacted(dict(row))}
         line = (json.dumps(whole, default=str, ensure_ascii=False) + "\n").encode(errors="replace")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _append(self.path, line, durable=durable)
         except OSError as error:
             self.error = f"{self.path}: {error.strerror}"
-            sys.stderr.write(line.decode())
+            if sys.stderr is not None:
+                sys.stderr.write(line.decode())
         return whole
 
 
-def _redacted(value: Any) -> Any:
+def redacted(value: Any) -> Any:
     """The same value with every secret in its texts masked: the last gate that a row passes."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {name: _redacted(item) for name, item in value.items()}
+        return {name: redacted(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_redacted(item) for item in value]
+        return [redacted(item) for item in value]
     return value
 
 
 def _append(path: Path, line: bytes, *, durable: bool) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         written = os.write(descriptor, line)
@@ -99,7 +101,8 @@ def prune(folder: Path, keep: int = KEEP) -> None:
     """Keep the newest ``keep`` records of the state folder, and as many of rehearsals; run ids sort by time."""
     for pattern in (f"[!{REHEARSAL[0]}]*{SUFFIX}", f"{REHEARSAL}*{SUFFIX}"):
         for path in sorted(folder.glob(pattern))[:-keep]:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 def result_row(result: Result) -> dict[str, Any]:

@@ -127,8 +127,8 @@ class Replay:
         result = yield
         collector = Collector.from_parent(session, name=NODE, nodeid=NODE)
         replayed: list[pytest.Item] = []
-        for row in self.rows:
-            item = Item.from_parent(collector, name=_name(row))
+        for name, row in self.named.items():
+            item = Item.from_parent(collector, name=name)
             item.row = row
             replayed.append(item)
         items[:0] = replayed
@@ -156,9 +156,21 @@ class Replay:
             return None
         return STATUS.get(row["verdict"])
 
+    @property
+    def named(self) -> dict[str, render.Row]:
+        """The rows by their items' names: probe and subject, numbered where a probe has several rows on one subject."""
+        found: dict[str, render.Row] = {}
+        for row in self.rows:
+            name, number = _name(row), 2
+            while name in found:
+                name, number = f"{_name(row)}#{number}", number + 1
+            found[name] = row
+        return found
+
     def row_of(self, nodeid: str) -> render.Row | None:
         """The row that an item with this node id replays."""
-        return next((row for row in self.rows if f"{NODE}::{_name(row)}" == nodeid), None)
+        node, _, name = nodeid.partition("::")
+        return self.named.get(name) if node == NODE else None
 
 
 class Controller:
@@ -204,12 +216,8 @@ class Controller:
         except profile.UsageError as error:
             raise pytest.UsageError(f"gpucheck: {error}") from None
         except KeyboardInterrupt:
-            self.line(
-                f"gpucheck: interrupted after {len(self.run.rows)} of {len(self.run.plan)} probes; all cleaned up"
-            )
+            self.line(self.run.interruption())
             raise
-        if unknown := self.run.unknown_ids():
-            raise pytest.UsageError(f"gpucheck: no probe is called {', '.join(unknown)}; see `gpucheck list`")
         self.done = True
         self.replay.rows[:] = self.run.rows
         if self.run.bad() and not options["no-gate"]:
@@ -267,19 +275,9 @@ class Controller:
         tr.section("gpucheck", sep="=")
         for text in render.blocks(self.replay.rows):
             tr.write_line(text)
-        for text in (*self.run.stale_acceptances(), *self.run.notes, *self._emptied()):
+        for text in self.run.closing_lines(self.user_passed, self.user_failed):
             tr.write_line(text)
-        if self.run.record.error:
-            tr.write_line(f"the record could not be written ({self.run.record.error}): its rows went to stderr")
         tr.write_line(render.counts(self.replay.rows))
-
-    def _emptied(self) -> list[str]:
-        if self.run.status(self.user_passed, self.user_failed) is not Exit.NOTHING_JUDGED:
-            return []
-        left_out = f"{len(self.run.left_out)} left out by level" if self.run.left_out else "none left out by level"
-        picked = " ".join(self.run.selection.argv())
-        selected = f"selected by {picked}" if picked else "none could judge anything"
-        return [f"nothing was judged: {len(self.run.plan)} probes planned, {left_out}, {selected}"]
 
     def close(self, status: int) -> int:
         """Close the record and return the exit status. pytest calls no hook of a session that is interrupted early."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.process import Failure, NoAnswer, Value
-from gpucheck.verdict import Failed, Unable
+from gpucheck.verdict import Failed, Unable, Unexplained
 
 if TYPE_CHECKING:
     from gpucheck.process import Reply
 
+IMPORT_S = 45.0
 KILLED = ("SIGKILL", "SIGTERM")
+# In a traceback, the body of a module that is not ours: it was being imported.
+_IMPORTING = re.compile(r'^ *File "(?!.*/gpucheck/payload/)[^"\n]+", line \d+, in <module>', re.MULTILINE)
+_IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 
 
 def value_of(reply: Reply, what: str) -> Any:
     """The payload's value; ``what`` names what was asked.
 
-    Raises Unable when the machine was in the way (refused, killed, out of memory, out of time), Failed when the payload
-    failed in words that may say why.
+    Raises Unable when the machine was in the way (refused, killed, out of memory, out of time), or when what is under
+    test cannot be imported or ended the process; Failed when the payload failed in words that may say why.
     """
     if isinstance(reply.answer, Value):
         return reply.answer.value
@@ -30,9 +35,27 @@ def value_of(reply: Reply, what: str) -> Any:
     if isinstance(reply.answer, Failure):
         if reply.answer.type == "MemoryError":
             raise Unable(f"{what}: out of memory")
+        refuse_long_sockets(reply.answer.text)
         said = f"{reply.answer.type}: {reply.answer.text}"
-        raise Failed(f"{what}: {said}", f"{reply.answer.trace}\n{said}")
-    raise Failed(f"{what}: {reply.answer}, {reply.ended}; {reply.errors.strip()[-300:]}", reply.errors)
+        kind = Unexplained if _at_import(reply.answer) else Failed
+        raise kind(f"{what}: {said}", f"{reply.answer.trace}\n{said}")
+    kind = Failed if died(reply) is None else Unexplained
+    raise kind(f"{what}: {reply.answer}, {reply.ended}; {reply.errors.strip()[-300:]}", reply.errors)
+
+
+def _at_import(failure: Failure) -> bool:
+    return failure.type in _IMPORT_ERRORS or bool(_IMPORTING.search(failure.trace))
+
+
+def refuse_long_sockets(said: str) -> None:
+    """Raises Unable where these are the words of a socket whose path, below TMPDIR, was too long."""
+    if "AF_UNIX path too long" in said:
+        raise Unable("a shorter path of the temporary folder (TMPDIR): sockets in it may have 107 characters")
+
+
+def import_of_torch(child: Any) -> Any:
+    """How `import torch` ends in a fresh process: what ``payload/import_probe.py`` says. Raises as ``value_of``."""
+    return value_of(child("import_probe", {"limit_s": IMPORT_S}, warm=False), "import torch")
 
 
 def died(reply: Reply) -> str | None:

@@ -6,6 +6,7 @@ essential legs, is our bug and not an ok.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ class Report:
 
     def saw(self, text: str) -> None:
         """One line of evidence: what was looked at and what it showed."""
-        self.evidence.append(text)
+        self.evidence.append(str(text))
 
     def sum_up(self, text: str) -> None:
         """The one line of evidence that people read beneath an ok."""
@@ -67,6 +68,8 @@ class Report:
 
     def measure(self, name: str, value: float) -> None:
         """A number that was measured; the name carries the unit (``epoch_s``)."""
+        if not math.isfinite(value):
+            raise Bug(f"{name} = {value}: a measure is a finite number")
         self.measures[name] = round(value, 6)
 
     def limit(self, name: str, value: Any, source: str) -> None:
@@ -83,7 +86,7 @@ class Report:
 
     def _find(self, pitfall: str, weight: Verdict, evidence: tuple[str, ...], confidence: str, params: Any) -> None:
         texts = {name: str(value) for name, value in params.items()}
-        self.findings.append(Finding(pitfall, weight, evidence, texts, confidence))
+        self.findings.append(Finding(pitfall, weight, tuple(map(str, evidence)), texts, confidence))
 
     def explain(self, told: Unexplained | Failed) -> bool:
         """Whether the knowledge base knows what the words of a failure mean: a defect then, as sure as it is.

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpucheck
-from gpucheck import cleanup, owner, record, rehearsal, scratch, stage
+from gpucheck import catalogue, cleanup, owner, record, rehearsal, scratch, stage
+from gpucheck.account import Account
 from gpucheck.facts import Expectation, Facts, expect
 from gpucheck.given import Given
 from gpucheck.process import Children, Follow
 from gpucheck.profile import UsageError
+from gpucheck.redact import redact
 from gpucheck.stage import Stage
 from gpucheck.verdict import Exit, Outcome, Result, Subject, Unable, Verdict, accept, exit_status, outcome
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from gpucheck.profile import Options
 
 PACKAGE = Path(__file__).parent
-FACTS_S = 20.0
+FACTS_S = 30.0
 GRACE_S = 15.0
 
 
@@ -70,17 +72,16 @@ class Run:
         self.path = record_path(self.options, self.owner.run)
         self.record = record.Record(self.path, self.owner.run)
         self.facts = Facts()
-        self.plan: list[dict[str, str]] = []
-        self.left_out: list[dict[str, str]] = []
-        self.titles: dict[str, str] = {}
-        self.started: dict[str, str] | None = None
+        self.account = Account()
         self.results: list[Result] = []
         self.rows: list[dict[str, Any]] = []
         self.notes: list[str] = []
         self.rehearsing: str | None = None
         self.rehearsed: list[rehearsal.Outcome] = []
+        self.left_behind: list[str] = []
         self.interrupted = False
         self.began = False
+        self._refuse_unknown_probes()
 
     def perform(self) -> None:
         """Run the probes. Raises UsageError; KeyboardInterrupt passes through after the clean-up."""
@@ -93,12 +94,17 @@ class Run:
                 self._cannot_begin(error)
                 return
             children = stack.enter_context(Children(self.owner.run, folder))
-            stack.callback(cleanup.clean, self.owner, folder)
+            stack.callback(self._clean, folder)
             try:
                 self._probe(children, folder, ends)
             except KeyboardInterrupt:
                 self.interrupted = True
                 raise
+            except OSError as error:
+                self._cannot_begin(error)
+
+    def _clean(self, folder: Path) -> None:
+        self.left_behind = cleanup.clean(self.owner, folder)
 
     def _probe(self, children: Children, folder: Path, ends: float) -> None:
         self.facts = self._read_facts(children, folder, self.options, Stage())
@@ -113,7 +119,7 @@ class Run:
         events, given = to_give.folder / "events", to_give.folder / "given"
         events.unlink(missing_ok=True)
         given.write_bytes(pickle.dumps(to_give))
-        before = len(self.results)
+        self.account = Account()
         reply = children.run_argv(
             on.argv(self._argv()),
             deadline_s=max(5.0, to_give.ends - time.monotonic()) + GRACE_S,
@@ -121,7 +127,7 @@ class Run:
             follow=Follow(events, self._hear),
             after=[sys.executable, "-B", "-m", "gpucheck.cleanup", str(to_give.folder)],
         )
-        self._close(reply, before)
+        self._close(reply)
 
     def _rehearse(self, fault: Fault, children: Children, folder: Path) -> None:
         """Bring up one fault, in children of its own, and hold its probe to it."""
@@ -177,7 +183,14 @@ class Run:
         folders = [str(PACKAGE / "probes")]
         if self.options["probes"]:
             folders.append(self.options["probes"])
-        settings = ["-c", str(PACKAGE / "markers.ini"), f"--rootdir={PACKAGE}", "--noconftest", "-q"]
+        settings = [
+            "-c",
+            str(PACKAGE / "markers.ini"),
+            f"--rootdir={PACKAGE}",
+            "--noconftest",
+            "-q",
+            "--continue-on-collection-errors",
+        ]
         plugins = [*self._belt(), "-p", "gpucheck.inner"]
         return [sys.executable, "-B", "-m", "pytest", *settings, *plugins, *self.selection.argv(), *folders]
 
@@ -190,11 +203,13 @@ class Run:
 
     def _read_facts(self, children: Children, folder: Path, options: Options, on: Stage) -> Facts:
         out = folder / "facts.json"
-        argv = [sys.executable, "-B", "-m", "gpucheck.facts", "--out", str(out)]
+        # One child of theirs that hangs, a driver say, must leave time to read the rest.
+        limit_s = min(FACTS_S, options.budget_s)
+        argv = [sys.executable, "-B", "-m", "gpucheck.facts", "--out", str(out), "--deadline", str(limit_s / 2)]
         if self.options["python"]:
             argv += ["--python", self.options["python"]]
         out.unlink(missing_ok=True)
-        reply = children.run_argv(on.argv(argv), deadline_s=FACTS_S, env={**_own_path(), **on.env})
+        reply = children.run_argv(on.argv(argv), deadline_s=max(5.0, limit_s), env={**_own_path(), **on.env})
         try:
             facts = Facts.from_json(json.loads(out.read_text(encoding="utf-8")))
         except (OSError, ValueError):
@@ -235,49 +250,49 @@ class Run:
         return known | {"scheduler": self.facts.known("scheduler.job")}
 
     def _hear(self, line: str) -> None:
-        event = json.loads(line)
-        if "plan" in event:
-            self.plan = event["plan"]["items"]
-            self.left_out = event["plan"]["left_out"]
-            self.titles = event["titles"]
-        if "start" in event:
-            self.started = event["start"]
-        if "result" in event:
-            self.started = None
-            self._take(event["result"])
-            self.record.error = self.record.error or event["record_error"]
+        try:
+            event = json.loads(line)
+            self.account.hear(event)
+            if "result" in event:
+                self._take(event["result"])
+                self.record.error = self.record.error or event["record_error"]
+        except (ValueError, KeyError, TypeError):
+            self._own_error(f"an event that is none: {redact(line[:400])}")
+            return
         self.show(event)
 
     def _take(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
         self.results.append(record.result_of(row))
 
-    def _close(self, reply: Reply, before: int) -> None:
-        """Account for every probe that was planned and gave no row."""
+    def _close(self, reply: Reply) -> None:
+        """Account for every probe that was planned, or required, and gave no row."""
         if reply.ended.code == Exit.USAGE:
             raise UsageError(_usage_text(reply))
-        how = str(reply.ended)
-        if reply.ended.kind != "exit" or reply.ended.code not in (0, 1, 5):
-            self._own_error(f"the probes' process {how}: {_last_words(reply)}")
-        stopped_on_purpose = reply.ended.kind == "exit" and reply.ended.code in (0, 1) and self.selection.maxfail
-        done = {(r.probe, r.subject.id) for r in self.results[before:]}
-        for item in self.plan:
-            if (item["probe"], item["subject"]) not in done and not stopped_on_purpose:
-                self._add(self._unreached(item, reply))
+        if not self.account.finished or reply.ended.code not in (0, 1, 5):
+            before = "" if self.account.planned else " before it had a plan"
+            self._own_error(f"the probes' process ended{before}: {reply.ended}: {_last_words(reply)}")
+        for result in self.account.unaccounted(reply, now()):
+            self._add(result)
+        self._add_required()
+        self._add_unused()
 
-    def _unreached(self, item: dict[str, str], reply: Reply) -> Result:
-        began = self.started is not None and self.started["probe"] == item["probe"]
-        died = began and not reply.hung
-        where = list(reply.ended.where[:12]) if began else []
-        why = f"the probes' process {reply.ended}" + (" in this probe" if began else " before this probe")
-        return Result(
-            probe=item["probe"],
-            title=self.titles.get(item["probe"], ""),
-            subject=Subject("host", item["subject"], "host"),
-            verdict=Verdict.CHECKER_ERROR if died else Verdict.UNABLE,
-            lacking=(why, *where),
-            started=now(),
-        )
+    def _add_required(self) -> None:
+        """A requirement that nobody looked at is not met, and says so itself."""
+        if self.faults:
+            return
+        reasons = {item["probe"]: item["why"] for item in self.account.left_out}
+        reached = {r.probe for r in self.results} | {item["probe"] for item in self.account.plan}
+        for probe in sorted(self.options.policy.require - reached):
+            why = f"required, and left out of this run: {reasons.get(probe, 'not selected')}"
+            self._add(Result(probe, "", self._host(), Verdict.UNABLE, lacking=(why,), started=now()))
+
+    def _add_unused(self) -> None:
+        """What the operator named and no probe of this run looks at was not judged."""
+        for name in ("image", "dataset", "model"):
+            if self.options[name] and name not in self.account.uses and not self.faults:
+                why = f"--gpucheck-{name}: no probe of this run judges it (level, -k)"
+                self._add(Result("gpucheck", "", self._host(), Verdict.UNABLE, lacking=(why,), started=now()))
 
     def _own_error(self, text: str) -> None:
         lacking = (text.strip(),)
@@ -314,20 +329,43 @@ class Run:
                 lines.append(f"the acceptance of {acceptance.pitfall} matched nothing in this run")
         return lines
 
-    def unknown_ids(self) -> list[str]:
-        """Required or allowed probes that this run does not have: a requirement that nobody looked at."""
-        known = {item["probe"] for item in (*self.plan, *self.left_out)}
-        return sorted(self.options.policy.require - known) if known else []
+    def _refuse_unknown_probes(self) -> None:
+        """A requirement on a probe that does not exist would never be looked at."""
+        site = Path(self.options["probes"]) if self.options["probes"] else None
+        known = {probe.id for probe in (*catalogue.probes(), *(catalogue.probes(site) if site else ()))}
+        policy = self.options.policy
+        if unknown := sorted((policy.require | policy.allow_unable) - known):
+            raise UsageError(f"no probe is called {', '.join(unknown)}; see `gpucheck list`")
+
+    def interruption(self) -> str:
+        """What to say when the run was interrupted."""
+        planned = f" of {len(self.account.plan)}" if self.account.planned else ""
+        left = f"; left behind: {', '.join(self.left_behind)}" if self.left_behind else "; cleaned up"
+        return f"gpucheck: interrupted after {len(self.rows)}{planned} probes{left}"
+
+    def closing_lines(self, user_passed: int = 0, user_failed: int = 0) -> list[str]:
+        """What is to be said beside the findings: acceptances, notes, an empty run, a record or clean-up that failed."""
+        lines = [*self.stale_acceptances(), *self.notes]
+        if self.status(user_passed, user_failed) is Exit.NOTHING_JUDGED:
+            lines.append(self._emptied())
+        if self.record.error:
+            lines.append(f"the record could not be written ({self.record.error}): its rows went to stderr")
+        return lines + [f"left behind: {thing}" for thing in self.left_behind]
+
+    def _emptied(self) -> str:
+        left_out = (
+            f"{len(self.account.left_out)} left out by level" if self.account.left_out else "none left out by level"
+        )
+        picked = " ".join(self.selection.argv())
+        selected = f"selected by {picked}" if picked else "none could judge anything"
+        return f"nothing was judged: {len(self.account.plan)} probes planned, {left_out}, {selected}"
 
     def status(self, user_passed: int = 0, user_failed: int = 0) -> Exit:
         """The exit status of the run."""
         if self.faults and not user_failed and self.began:
             return rehearsal.exit_of(self.rehearsed)
         status = exit_status(self.results, self.options.policy, user_passed=user_passed, user_failed=user_failed)
-        looked_at = {r.probe for r in self.results}
-        if status in (Exit.OK, Exit.UNDECIDED, Exit.NOTHING_JUDGED) and self.options.policy.require - looked_at:
-            return Exit.BAD
-        if status is Exit.OK and self.record.error:
+        if status is Exit.OK and (self.record.error or self.left_behind):
             return Exit.UNDECIDED
         return status
 
@@ -336,14 +374,12 @@ class Run:
         counts: dict[str, int] = {}
         for result in self.results:
             counts[result.verdict.value] = counts.get(result.verdict.value, 0) + 1
-        done = {(r.probe, r.subject.id) for r in self.results}
-        missed = [item for item in self.plan if (item["probe"], item["subject"]) not in done]
         self.record.append(
             "summary",
             {
                 "ended": now(),
                 "counts": counts,
-                "not_reached": missed,
+                "not_reached": self.account.not_reached,
                 "machine_verdict": "rehearsal"
                 if self.faults
                 else _machine_verdict(self.results, self.status(), status),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 PREFIX = "gpucheck-run-"
 _MARKS = "owner.json"
+# A socket's path may have 107 characters. multiprocessing puts one 46 below TMPDIR: pymp-…/listener-PID-N-….
+_LONGEST_FOLDER = 60
+_SHORT_ROOT = Path("/tmp")
 # Libraries leave caches where these point; a read-only or shared home would also change what they do.
 _CACHES = (
     "XDG_CACHE_HOME",
@@ -32,7 +35,11 @@ _CACHES = (
 
 
 def _root() -> Path:
-    return Path(tempfile.gettempdir())
+    """Where runs have their folders: as the user says, but not where children could make no sockets below it."""
+    root = Path(tempfile.gettempdir())
+    # mkdtemp adds eight characters of its own.
+    fits = len(os.fsencode(root / f"{PREFIX}12345678")) <= _LONGEST_FOLDER
+    return root if fits or not os.access(_SHORT_ROOT, os.W_OK | os.X_OK) else _SHORT_ROOT
 
 
 def sweep(here: Owner) -> list[Path]:

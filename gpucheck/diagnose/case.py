@@ -91,19 +91,20 @@ class Case:
 
     def order(self) -> tuple[float, ...]:
         """Sorts cases: the greater the better."""
-        weights = [_pull(reason) for reason in self.reasons]
+        weights = sum(_pull(reason) for reason in self.reasons)
+        # However many facts of this host speak against it: they may all be of another machine.
+        here = any(r.truth is Truth.NO and r.origin is Origin.HOST for r in self.reasons)
         letters = min(self.letters(), 60) / 60
         distinct = len({s.pattern for s in self.usable()}) / 10
         behind = max(self.tier(), 1) if self.follows else 0
-        return (RANK[self.confidence], -behind, sum(weights) + letters + distinct, -self.first()[1])
+        return (RANK[self.confidence], -behind, weights - 0.1 * here + letters + distinct, -self.first()[1])
 
 
 def _pull(reason: Reason) -> float:
     """What a condition adds to the order among equally sure cases."""
     if reason.truth is Truth.YES:
         return reason.weight
-    against = 0.1 if reason.origin is Origin.HOST else 0.4
-    return -against if reason.truth is Truth.NO else 0.0
+    return -0.4 if reason.truth is Truth.NO and reason.origin is Origin.JOB else 0.0
 
 
 def fixed_letters(sighting: Sighting) -> int:

@@ -41,7 +41,7 @@ class _Phrase:
 
 # A field that names the level means it; the word alone may stand in a line that reports an error all the same.
 _QUIET_FIELD = _Phrase(r"\blevel=(?:info|debug)\b", r'"(?:level|severity)":\s?"(?:info|debug)')
-_QUIET_WORD = _Phrase(r"\b(?-i:NCCL INFO|INFO|DEBUG|TRACE|VERBOSE|NOTICE)\b", r"\s(?-i:[ID])\d{4} \d\d:")
+_QUIET_WORD = _Phrase(r"\b(?-i:NCCL INFO|INFO(?!: task )|DEBUG|TRACE|VERBOSE|NOTICE)\b", r"\s(?-i:[ID])\d{4} \d\d:")
 _LOUD = _Phrase(
     r"\w*error", "failed", "failure", "fatal", r"\w*exception", "traceback", "critical", "panic", "warn(?:ing)?",
     before=r"\b", after=r"\b",

@@ -26,16 +26,21 @@ if TYPE_CHECKING:
     from gpucheck.facts import Facts
 
 NOTHING, FOUND, UNREADABLE = 0, 1, 2
+_USAGE = """\
+gpucheck explain [--json] [--facts FILE] [--no-host] [--lang {en,zh}]
+                        LOG... | - | ID"""
 _DESCRIPTION = """\
-Finds out what a log says went wrong: at most three causes, best first, each with
-how sure it is, what decides, and what to type. Or explains a pitfall by its id."""
+Finds out what a log says went wrong: at most three causes, best first, each
+with how sure it is, what decides, and what to type. Or explains a pitfall by
+its id."""
 _EPILOG = """\
 examples:
-  gpucheck explain train.log                     a log, or several of one job
-  kubectl logs POD | gpucheck explain -          a pipe
-  gpucheck explain --facts run.jsonl train.log   a log of another machine, with the
-                                                 record of a gpucheck run there
-  gpucheck explain shm-too-small                 what is known of a pitfall
+  gpucheck explain train.log              a log, or several of one job
+  kubectl logs POD | gpucheck explain -   a pipe
+  gpucheck explain --facts run.jsonl train.log
+                                          a log of another machine, and the
+                                          record of a gpucheck run there
+  gpucheck explain shm-too-small          what is known of a pitfall
 
 Without --facts, facts of this host are read; they count only as far as the job
 may have run right here. Logs may be packed (gzip, bzip2, xz) and of any size.
@@ -61,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "gpucheck explain",
-        usage="gpucheck explain [--json] [--facts FILE | --no-host] [--lang {en,zh}] LOG... | - | ID",
+        usage=_USAGE,
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

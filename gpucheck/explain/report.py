@@ -89,9 +89,15 @@ def as_text(diagnosis: Diagnosis, facts: Facts | None, language: str, *, source:
         if number > 1:
             yield ""
         yield from _answer(answer, number, facts, say, language)
-    for out in diagnosis.ruled_out:
+    if diagnosis.ruled_out:
         yield ""
-        yield from wrapped(say.ruled_out.format(pitfall=out.pitfall.id, reason=printable(_reason(out.reason))), COLUMNS)
+    yield from _ruled_out(diagnosis, say)
+
+
+def _ruled_out(diagnosis: Diagnosis, say: Phrases) -> Iterator[str]:
+    for out in diagnosis.ruled_out:
+        reason = redact(printable(_reason(out.reason)))
+        yield from wrapped(say.ruled_out.format(pitfall=out.pitfall.id, reason=reason), COLUMNS)
 
 
 def _unsure(diagnosis: Diagnosis, say: Phrases, language: str, *, source: str, size: str) -> Iterator[str]:
@@ -104,6 +110,7 @@ def _unsure(diagnosis: Diagnosis, say: Phrases, language: str, *, source: str, s
             yield from (line for place in answer.places[:1] for line in _place(place, say, "    "))
     else:
         yield from wrapped(say.nothing.format(size=size, source=printable(source)), COLUMNS)
+    yield from _ruled_out(diagnosis, say)
     yield say.collect
     asks = dict.fromkeys(answer.pitfall.ask for answer in diagnosis.answers if answer.pitfall.ask)
     for text in (*asks, *say.collect_list):

@@ -6,10 +6,14 @@ A child that does not end by its deadline is killed; one that cannot be killed (
 from __future__ import annotations
 
 import json
+import math
 import os
+import selectors
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 
 _PAYLOADS: Final = Path(__file__).parents[1] / "payload"
 _KILL_GRACE_S: Final = 1.0
+_CHUNK_BYTES: Final = 1 << 16
+# An answer is a hundred kilobytes; a child that prints without end must not fill our memory.
+_MOST_BYTES: Final = 4 << 20
 # The envelope is the last thing that a payload's child prints; libraries may have printed before it.
 _ENVELOPE_START: Final = '{\n "gpucheck"'
 # For payloads that need the standard library alone: no site-packages, none of the user's variables, less time.
@@ -41,7 +48,7 @@ class Said:
     @property
     def ending(self) -> str:
         """How it ended, and the last line of what it complained about, for people."""
-        last = redact(self.errors.strip().splitlines()[-1][:300]) if self.errors.strip() else ""
+        last = redact(self.errors.strip().splitlines()[-1])[:300] if self.errors.strip() else ""
         how = "hang" if self.code is None else f"signal {-self.code}" if self.code < 0 else f"exit {self.code}"
         return f"{how}: {last}" if last else how
 
@@ -56,32 +63,64 @@ def ask(argv: Sequence[str], deadline_s: float, environ: Mapping[str, str]) -> S
         env=dict(environ),
         start_new_session=True,
     )
+    ends = time.monotonic() + deadline_s
     try:
-        output, errors = process.communicate(timeout=deadline_s)
+        output, errors = _listen(process, ends)
+        process.wait(max(0.0, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return _give_up(process)
-    return Said(output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode)
-
-
-def _give_up(process: subprocess.Popen[bytes]) -> Said:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=_KILL_GRACE_S)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
+        _kill(process)
+        return Said("", "", None)
+    except _Flood:
+        _kill(process)
+        return Said("", f"killed, because it printed more than {_MOST_BYTES >> 20} MiB", -signal.SIGKILL)
+    finally:
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+    return Said(output.decode(errors="replace"), errors.decode(errors="replace"), process.returncode)
+
+
+class _Flood(Exception):
+    """A child prints more than anybody would read."""
+
+
+def _listen(process: subprocess.Popen[bytes], ends: float) -> tuple[bytearray, bytearray]:
+    """What a child prints to the end of its streams. Raises TimeoutExpired and _Flood."""
+    heard = bytearray(), bytearray()
+    with selectors.DefaultSelector() as waiting:
+        for stream, text in zip((process.stdout, process.stderr), heard, strict=True):
+            if stream is not None:
+                waiting.register(stream, selectors.EVENT_READ, text)
+        while waiting.get_map():
+            left_s = ends - time.monotonic()
+            if left_s <= 0 or not (ready := waiting.select(left_s)):
+                raise subprocess.TimeoutExpired(process.args, left_s)
+            for key, _ in ready:
+                chunk = os.read(key.fd, _CHUNK_BYTES)
+                key.data.extend(chunk)
+                if not chunk:
+                    waiting.unregister(key.fileobj)
+            if sum(map(len, heard)) > _MOST_BYTES:
+                raise _Flood
+    return heard
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_KILL_GRACE_S)
+    except subprocess.TimeoutExpired:
         # Without a status the object would complain when it is collected; nobody will ever wait for this process.
         process.returncode = -signal.SIGKILL
-    return Said("", "", None)
 
 
-def ask_payload(tree: Tree, python: str, payload: str, args: Mapping[str, Json]) -> Json:
-    """What ``main(args)`` of ``payload`` returned under ``python``.
+def ask_payload(tree: Tree, python: str, payload: str, args: Mapping[str, Json], deadline_s: float = math.inf) -> Json:
+    """What ``main(args)`` of ``payload`` returned under ``python``, by ``deadline_s`` or the tree's deadline.
 
     Raises Unknown with how the child ended when it gave no answer, RuntimeError when the payload itself broke.
     """
-    return _answer(tree, [python], payload, args, tree.deadline_s)
+    return _answer(tree, [python], payload, args, min(deadline_s, tree.deadline_s))
 
 
 def ask_own(tree: Tree, payload: str, args: Mapping[str, Json], deadline_s: float) -> Json:

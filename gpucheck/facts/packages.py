@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
     from gpucheck.facts.tree import Tree
 
+# Ten times what a cold start from a network file system takes; the rest of the run's time is for what else hangs.
+_DEADLINE_S: Final = 8.0
+
 
 def _executable(tree: Tree) -> Reading:
     return Reading(tree.python, "the judged Python")
 
 
 def _packages(tree: Tree) -> Iterator[Fact]:
-    found = aside.ask_payload(tree, tree.python, "packages", {})
+    found = aside.ask_payload(tree, tree.python, "packages", {}, _DEADLINE_S)
     yield Fact("python.version", found["version"], tree.python)
     yield Fact("torch.cuda_build", found["cuda_build"], found["cuda_build_source"])
     yield Fact("package.*", len(found["packages"]), tree.python)

@@ -8,6 +8,7 @@ import os
 import time
 
 import docker
+import envelope
 import requests
 from docker.errors import APIError, DockerException
 
@@ -114,7 +115,7 @@ def _dump_and_kill(client, container):
 
 def _logs(client, container):
     try:
-        return client.api.logs(container, tail=2000)[-LOG_BYTES:].decode(errors="replace")
+        return envelope.last_part(client.api.logs(container, tail=2000), LOG_BYTES).decode(errors="replace")
     except (APIError, requests.exceptions.RequestException) as error:
         return "[no logs: %s]" % error
 

@@ -14,12 +14,14 @@ import faulthandler
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import traceback
 
 PROGRESS = "GPUCHECK_PROGRESS"
 STACKS = "GPUCHECK_STACKS"
+TEXT_SIZE = 20000
 
 
 def progress(text):
@@ -28,6 +30,31 @@ def progress(text):
     if path:
         with open(path, "a", encoding="utf-8") as stream:
             stream.write(text.replace("\n", " ") + "\n")
+
+
+def first_part(text, size):
+    """At most ``size`` of the start of a text or of bytes, up to a line's end, or a word's where there is one line.
+
+    What leaves here is searched for secrets at the other side, which half of one would escape.
+    """
+    if len(text) <= size:
+        return text
+    lines = text[:size].splitlines(keepends=True)
+    pieces = lines if len(lines) > 1 else re.findall(_words(text), text[:size])
+    return text[:0].join(pieces[:-1])
+
+
+def last_part(text, size):
+    """The same of the end."""
+    if len(text) <= size:
+        return text
+    lines = text[-size:].splitlines(keepends=True)
+    pieces = lines if len(lines) > 1 else re.findall(_words(text), text[-size:])
+    return text[:0].join(pieces[1:])
+
+
+def _words(text):
+    return r"\S+\s*" if isinstance(text, str) else rb"\S+\s*"
 
 
 def load(path):
@@ -59,9 +86,8 @@ def answer(payload, args, nonce):
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a failure of any kind is data for the other side
-        text = str(error)
-        failure = {"type": type(error).__name__, "text": text[:20000], "trace": traceback.format_exc()[-20000:]}
-        return {"gpucheck": nonce, "failure": failure}
+        text, trace = first_part(str(error), TEXT_SIZE), last_part(traceback.format_exc(), TEXT_SIZE)
+        return {"gpucheck": nonce, "failure": {"type": type(error).__name__, "text": text, "trace": trace}}
     return {"gpucheck": nonce, "value": value}
 
 

@@ -10,6 +10,8 @@ Arguments: ``module`` (default ``torch``); ``limit_s``, seconds that one import 
     symbol      the symbol that was not found, with its version
     needed_by   the file that wanted it, or the one whose symbol is missing
     damage      "too short" or "wrong format" for a library that is there and cannot be read
+    version     what a module that was imported says of itself
+    import_s    how long it took
     found_in    folders that do hold ``library``
     where       the innermost frames of a crash or a hang
     shadow      the file that is imported instead, where it lies in the working folder or on PYTHONPATH
@@ -26,6 +28,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
 import envelope
@@ -38,8 +41,9 @@ SCRIPT = """
 import faulthandler, sys
 faulthandler.enable()
 faulthandler.dump_traceback_later(float(sys.argv[2]), exit=True)
-__import__(sys.argv[1])
+module = __import__(sys.argv[1])
 import os
+print("", getattr(module, "__version__", ""), sep=os.linesep, flush=True)
 os._exit(0)
 """
 HANG_CODE = 1  # faulthandler leaves by _exit(1) after its dump
@@ -51,7 +55,7 @@ NO_VERSION = re.compile(r"(/\S+\.so\S*): version [`'](\S+)' not found \(required
 DAMAGED = re.compile(r"(?:ImportError|OSError): (/\S+\.so\S*): (file too short|invalid ELF header|wrong ELF class\S*)")
 NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 FRAME = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)', re.MULTILINE)
-FIELDS = ("module", "library", "symbol", "needed_by", "damage", "found_in", "where", "shadow", "culprit")
+FIELDS = ("module", "version", "library", "symbol", "needed_by", "damage", "found_in", "where", "shadow", "culprit")
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
@@ -59,10 +63,12 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     module = args.get("module", "torch")
     limit_s = float(args.get("limit_s", LIMIT_S))
     envelope.progress(f"import {module}")
+    began = time.monotonic()
     ended, code, errors = attempt(module, limit_s, os.environ)
     answer: dict[str, Any] = {"ended": ended, "code": code, "text": last_line(errors), **dict.fromkeys(FIELDS)}
+    answer["import_s"] = time.monotonic() - began
     if ended == "works":
-        return answer
+        return {**answer, "text": "", "version": errors.splitlines()[-1]}
     answer.update(reason(errors))
     answer["where"] = frames(errors) if ended in ("signal", "hang") else None
     answer["found_in"] = homes(answer["library"]) if answer["library"] else None

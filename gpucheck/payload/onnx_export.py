@@ -98,6 +98,8 @@ def answers(model: torch.nn.Module, inputs: dict[str, Tensors]) -> dict[str, Any
         for name, given in inputs.items():
             kinds = {"in": given, "out": as_tuple(model(*given)), "again": as_tuple(model(*given))}
             kinds["referee"] = judge(given) or ()
+            if any(one.dtype == torch.bfloat16 for one in (*kinds["in"], *kinds["out"])):
+                raise Unjudged("bfloat16 goes in or comes out, which numpy does not have")
             for kind, tensors in kinds.items():
                 arrays.update({"%s/%s/%d" % (name, kind, n): one.numpy() for n, one in enumerate(tensors)})
     return arrays
@@ -160,6 +162,10 @@ def opset(file: str) -> int:
     return max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
 
 
+class Unjudged(Exception):
+    """What this way of comparing cannot say anything about."""
+
+
 class Stage:
     """How far one model has come: loading, running in PyTorch, exporting."""
 
@@ -175,6 +181,7 @@ def fault(error: BaseException) -> dict[str, str]:
     """Why there is no export. ``environment``: a library or the disk failed; ``refused``: the exporter would not."""
     told = "; from ".join(first_line(one) for one in (error, error.__cause__) if one is not None)
     kind = "environment" if isinstance(error, (ImportError, OSError)) else "refused"
+    kind = "unjudged" if isinstance(error, Unjudged) else kind
     return {"stage": Stage.now, "kind": kind, "told": told}
 
 

@@ -28,24 +28,30 @@ def distributions() -> dict[str, list[str]]:
     return found
 
 
-def cuda_build() -> tuple[str | None, str]:
-    """What torch's version.py says, and its path. It is read, not run: importing torch takes seconds, and may crash."""
-    for folder in sys.path:
-        path = os.path.join(folder, "torch", "version.py")
-        if os.path.isfile(path):
-            with open(path, encoding="utf-8") as stream:
-                text = stream.read()
-            found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
-            return (found.group(1) if found else "none"), path
-    return None, "sys.path: no torch"
+def torch_file() -> str | None:
+    """Torch's version.py. It is read, not run: importing torch takes seconds, and may crash."""
+    paths = [os.path.join(folder, "torch", "version.py") for folder in sys.path]
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def value_in(path: str, name: str) -> str | None:
+    """The text that a module gives to that name; null when it is no text."""
+    with open(path, encoding="utf-8") as stream:
+        found = re.search(r"^%s\b[^=\n]*=\s*['\"]([^'\"]+)['\"]" % name, stream.read(), re.MULTILINE)
+    return found.group(1) if found else None
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
     """See the module."""
-    build, source = cuda_build()
+    packages = distributions()
+    path = torch_file()
+    version = value_in(path, "__version__") if path else None
+    if path and version:
+        # A source tree on the path was installed by nobody, and is imported all the same.
+        packages.setdefault("torch", [version, os.path.dirname(os.path.dirname(path))])
     return {
         "version": platform.python_version(),
-        "packages": distributions(),
-        "cuda_build": build,
-        "cuda_build_source": source,
+        "packages": packages,
+        "cuda_build": value_in(path, "cuda") or "none" if path else None,
+        "cuda_build_source": path or "sys.path: no torch",
     }

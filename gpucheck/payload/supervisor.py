@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 
+import envelope
 import family
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -55,9 +56,11 @@ class Tap:
 
     def text(self):
         """What was kept; a gap is marked with its size."""
-        gap = self.total - len(self.head) - len(self.tail)
-        middle = b"\n[... %d bytes left out ...]\n" % gap if gap else b""
-        return self.head + middle + self.tail
+        if self.total == len(self.head) + len(self.tail):
+            return self.head + self.tail
+        head = envelope.first_part(self.head, HEAD_BYTES - 1)
+        tail = envelope.last_part(self.tail, TAIL_BYTES - 1)
+        return head + b"\n[... %d bytes left out ...]\n" % (self.total - len(head) - len(tail)) + tail
 
 
 def _apply_limits(limits):

@@ -19,7 +19,7 @@ import pytest
 
 from gpucheck import shm_exchange as exchange
 from gpucheck.profile import size_bytes
-from gpucheck.replies import value_of
+from gpucheck.replies import refuse_long_sockets, value_of
 from gpucheck.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
 from gpucheck.shm_room import Judgement, Room, judge, room_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
@@ -113,7 +113,13 @@ class Look:
         if not self.fits:
             raise Unable("room: /dev/shm did not pass the exchange of segments")
         plan = exchange.tensors_plan(self.need)
-        self.accept("own /dev/shm", exchange.tensors_seen(value_of(self.child("shm_tensors", plan), "tensors"), plan))
+        self.accept("own /dev/shm", self.through_tensors(plan))
+
+    def through_tensors(self, plan: dict[str, Any], **how: Any) -> Seen:
+        """What became of the batches. Raises Unable where the queue could have no socket."""
+        answer = value_of(self.child("shm_tensors", plan, **how), "tensors")
+        refuse_long_sockets(str(answer.get("error")))
+        return exchange.tensors_seen(answer, plan)
 
     def accept(self, where: str, seen: Seen) -> bool:
         """Evidence of an exchange that had room enough; what stopped it is a finding."""
@@ -174,8 +180,7 @@ class Look:
         seen = exchange.segments_seen(answer, plan)
         if self.torch.value:
             plan = exchange.tensors_plan(self.need, size)
-            answer = value_of(self.child("shm_tensors", plan, shm_bytes=size), "tensors")
-            seen = exchange.both(seen, exchange.tensors_seen(answer, plan))
+            seen = exchange.both(seen, self.through_tensors(plan, shm_bytes=size))
         return self.believed(size, seen)
 
     def believed(self, size: int, seen: Seen) -> Seen:

@@ -24,7 +24,7 @@ from gpucheck.architecture import Capability, Cuda, wheels_for
 from gpucheck.computation import Seen
 from gpucheck.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
 from gpucheck.process import Failure, Value
-from gpucheck.replies import value_of
+from gpucheck.replies import import_of_torch, value_of
 from gpucheck.verdict import NotApplicable, Unable, Unexplained
 from gpucheck.visibility import VARIABLE, Gpu, bare, missing
 
@@ -44,9 +44,9 @@ INIT_S = 30.0
 ROOM_S = 1.0
 KERNEL_S = 30.0
 TORCH_S = 100.0
-IMPORT_S = 45.0
 OURS = "cuda-available"
 IMAGES = "kernel-images-fit"
+IMPORTS = "torch-imports"
 NO_IMAGE = (209, 222)
 
 
@@ -72,7 +72,7 @@ def test_cuda_available(report: Any, host: Facts, child: Any, options: Any, aske
             report.bad("torch-missing", *lack.lacking)
         raise lack
     with report.leg("torch"):
-        seen = read(report, child, ask_torch(host, child, options, asked))
+        seen = read(report, child, options, ask_torch(host, child, options, asked))
         if seen is not None:
             report.saw(seen.line)
             judge_torch(report, host, start, seen)
@@ -173,7 +173,7 @@ def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> R
     return reply
 
 
-def read(report: Any, child: Any, reply: Reply) -> Seen | None:
+def read(report: Any, child: Any, options: Any, reply: Reply) -> Seen | None:
     """What torch saw; None when its reply is a finding instead."""
     match reply.answer:
         case Value(told):
@@ -183,17 +183,21 @@ def read(report: Any, child: Any, reply: Reply) -> Seen | None:
         case Failure(type="ChildProcessError", text=text):
             take(report, bad("native-crash", text))
         case _:
-            take(report, import_cause(child, reply))
+            take(report, import_cause(child, options, reply))
     return None
 
 
-def import_cause(child: Any, reply: Reply) -> Finding:
-    """Why torch gave no answer: its import, watched. Raises Bug or Unable when the import is not to blame."""
-    told = value_of(child("import_probe", {"limit_s": IMPORT_S}, warm=False), "import torch")
-    finding = computation.import_fault(told)
+def import_cause(child: Any, options: Any, reply: Reply) -> Finding:
+    """Why torch gave no answer: its import, watched. Raises Bug or Unable when the import is not to blame.
+
+    Above the level quick that is a probe of its own, whose finding is not told twice.
+    """
+    finding = computation.import_fault(import_of_torch(child))
     if finding is None:
         value_of(reply, "torch")
         raise Unable(f"torch: {reply.ended}, though it can be imported")
+    if options["level"] != "quick":
+        raise Unable(*finding.evidence, blocked_by=IMPORTS, pitfall=finding.pitfall)
     return finding
 
 

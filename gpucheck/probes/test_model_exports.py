@@ -23,6 +23,7 @@ import pytest
 from gpucheck import onnx_drift, own_code
 from gpucheck.loader_legs import ended_itself, find
 from gpucheck.onnx_legs import CPU, compare, exported, judge, rule_out
+from gpucheck.verdict import Unable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +50,8 @@ def test_model_exports(report: Report, host: Facts, child: Child, model: OwnCode
         with report.leg(exporter):
             made = export(report, child, exporter, model, scratch_folder)
             fault = made.get("fault") if made else None
+            if fault and fault["kind"] == "unjudged":
+                raise Unable(f"a comparison: {fault['told']}")
             if fault and fault["stage"] == "exporting":
                 refused[exporter] = fault["told"]
             elif fault:

@@ -191,14 +191,14 @@ class Children:
     def _where(self, report: Mapping[str, Any]) -> tuple[str, ...]:
         """Where the family hung: the kernel's words, then the innermost Python frames that were dumped."""
         lines = list(report.get("hung") or ())
-        for dump in sorted((self.folder / "stacks").iterdir()):
+        for dump in sorted((self.folder / "stacks").glob("*")):
             lines += [f"pid {dump.name}: {line}" for line in frames(dump)]
         return tuple(redact.redact(line) for line in lines)
 
     def _reply(self, report: Mapping[str, Any], where: tuple[str, ...], answer: Answer, *, timed_out: bool) -> Reply:
         errors = text_of(report.get("errors", ""))
-        for dump in (self.folder / "stacks").iterdir():
-            dump.unlink()
+        for dump in (self.folder / "stacks").glob("*"):
+            dump.unlink(missing_ok=True)
         return Reply(
             answer=answer,
             ended=ended(report, where, errors, timed_out=timed_out),

@@ -20,6 +20,7 @@ _REFUSED = "gpucheck-refused: "
 _REFUSED_STATUS = 120
 _OWN_FRAME = re.compile(r"/gpucheck/(payload|envelope)/(envelope|supervisor|warm)\.py")
 _FRAMES = 24
+_GARBAGE_SIZE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,17 @@ def read_answer(path: Path, nonce: str) -> Answer:
     try:
         envelope = json.loads(text)
         if envelope["gpucheck"] != nonce:
-            return Garbage(redact.redact(text[:200]))
+            return _garbage(text)
         if "value" in envelope:
             return Value(envelope["value"])
         failure = envelope["failure"]
         return Failure(failure["type"], redact.redact(failure["text"]), redact.redact(failure["trace"]))
     except (ValueError, KeyError, TypeError):
-        return Garbage(redact.redact(text[:200]))
+        return _garbage(text)
+
+
+def _garbage(text: str) -> Garbage:
+    return Garbage(redact.redact(text)[:_GARBAGE_SIZE])
 
 
 def ended(report: Mapping[str, Any], where: tuple[str, ...], errors: str, *, timed_out: bool) -> Ended:

@@ -146,3 +146,15 @@ def healthy() -> tuple[nn.Module, Tensor]:
 def only_by_tracing() -> tuple[nn.Module, Tensor]:
     """A branch that no input ever takes the other way: tracing is right by luck, torch.export refuses."""
     return Calls(lambda x: x * 2 if x.square().sum() >= 0 else x).eval(), _signed()
+
+
+def in_float64() -> tuple[nn.Module, Tensor]:
+    """A convolution in float64, which ONNX Runtime does not have on the CPU."""
+    torch.manual_seed(11)
+    return nn.Conv2d(3, 4, 3).eval().double(), torch.randn(2, 3, 8, 8).double()
+
+
+def in_bfloat16() -> tuple[nn.Module, Tensor]:
+    """A healthy model in bfloat16."""
+    torch.manual_seed(12)
+    return nn.Linear(8, 8).eval().bfloat16(), _signed().bfloat16()

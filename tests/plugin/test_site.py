@@ -61,7 +61,7 @@ def test_a_pitfall_that_nobody_knows_is_a_checker_error(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (PITFALL.replace("scratch-not-mounted", "shm-too-small"), "ours.toml: [shm-too-small] is an entry of gpucheck's own"),
+        (PITFALL.replace("scratch-not-mounted", "shm-full"), "ours.toml: [shm-full] is an entry of gpucheck's own"),
         (PITFALL.replace('cause = "', 'reason = "'), "has the unknown key 'reason'"),
         ("[scratch", "ours.toml: not TOML"),
     ],

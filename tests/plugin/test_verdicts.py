@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -176,3 +177,90 @@ def test_a_finding_without_words_is_our_bug(bench: Bench) -> None:
     ran = bench.run()
     assert ran.verdicts == {"site-wordless": "checker-error"}
     assert "no-such-pitfall" in ran.out
+
+
+DIES = "import os\nos._exit(0)"
+
+
+def test_a_probe_that_ends_the_process_is_missed(bench: Bench) -> None:
+    """A probe that ends the probes' process with status 0 leaves a row for itself and one for each that was to follow."""
+    bench.probe("site_a", "report.saw('x')")
+    bench.probe("site_b", DIES, mark='subject="host", level="quick", cost_s=5')
+    bench.probe("site_c", "report.saw('x')", mark='subject="host", level="quick", cost_s=9')
+    for args in ([], ["-x"]):
+        ran = bench.run(*args)
+        assert ran.status == 10, ran.out
+        assert {name: ran.verdicts.get(name) for name in ("site-a", "site-b", "site-c")} == {
+            "site-a": "ok",
+            "site-b": "checker-error",
+            "site-c": "unable",
+        }
+
+
+def test_the_second_function_of_a_file_counts_too(bench: Bench) -> None:
+    """Two functions in one probe file are two items: the death of the second is not hidden by the ok of the first."""
+    bench.probe("site_two", "report.saw('x')")
+    path = bench.probes / "test_site_two.py"
+    path.write_text(path.read_text() + "\n\ndef test_second(report):\n    import os\n    os._exit(0)\n")
+    ran = bench.run("--junit-xml=j.xml")
+    assert ran.status == 10, ran.out
+    two = [row["verdict"] for row in ran.rows if row["kind"] == "result" and row["probe"] == "site-two"]
+    assert two == ["ok", "checker-error"]
+    assert 'name="site-two[host]#2"' in (bench.project / "j.xml").read_text()
+
+
+def test_probe_files_that_cannot_be_collected_leave_a_row(bench: Bench) -> None:
+    """A file that skips itself is unable, one that breaks is a checker-error, one that ends the process ends no green."""
+    bench.probe("site_ok", "report.saw('x')")
+    (bench.probes / "test_site_skips.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
+    (bench.probes / "test_site_breaks.py").write_text("1 / 0\n")
+    ran = bench.run(keyword=None)
+    assert ran.status == 10, ran.out
+    assert (ran.verdicts["site-skips"], ran.verdicts["site-breaks"]) == ("unable", "checker-error")
+    assert ran.verdicts["site-ok"] == "ok"
+    (bench.probes / "test_site_ends.py").write_text(DIES)
+    bench.write(test_mine_py="def test_mine(): pass")
+    ran = bench.run("test_mine.py", keyword=None)
+    assert ran.status == 10, ran.out
+    assert "before it had a plan" in " ".join(ran.out.split())
+
+
+def test_what_the_operator_named_and_nobody_judged_is_said(bench: Bench) -> None:
+    """A model that no probe of the run looks at (here: by level) does not vanish into an ok."""
+    bench.probe("site_ok", "report.saw('x')")
+    ran = bench.run("--gpucheck-model=my.module:make")
+    assert ran.status == 10, ran.out
+    assert "--gpucheck-model: no probe of this run judges it" in ran.out
+
+
+def test_required_and_left_out_says_so(bench: Bench) -> None:
+    """A required probe that the level leaves out is a failure with its reason."""
+    bench.probe("site_ok", "report.saw('x')")
+    ran = bench.run("--gpucheck-require=volume-persists", keyword=None)
+    assert ran.status == 1, ran.out
+    assert "required, and left out of this run: level default" in " ".join(ran.out.split())
+
+
+def test_an_empty_folder_of_probes_is_a_usage_error(bench: Bench) -> None:
+    """``--gpucheck-probes`` that holds no probe is refused: it would judge nothing."""
+    ran = bench.run()
+    assert ran.status == 4
+    assert "test_*.py" in ran.out + ran.err
+
+
+def test_evidence_may_be_anything_and_measures_are_numbers(bench: Bench) -> None:
+    """Evidence of another type is shown as text; a measure that is no finite number is our bug."""
+    bench.probe("site_dict", "report.saw({'a': 1})\nreport.bad('shm-too-small', 7, shm_need='2g')")
+    bench.probe("site_nan", "report.saw('x')\nreport.measure('x_s', float('nan'))")
+    ran = bench.run()
+    assert ran.verdicts == {"site-dict": "bad", "site-nan": "checker-error"}
+    assert ran.status == 1
+
+
+def test_a_record_that_nobody_reads_does_not_hang(bench: Bench) -> None:
+    """A record that is a FIFO without a reader sends its rows to stderr at once."""
+    bench.probe("site_ok", "report.saw('x')")
+    os.mkfifo(bench.project / "fifo")
+    ran = bench.run("--gpucheck-record=fifo")
+    assert ran.status == 10, ran.out
+    assert "the record could not be written" in ran.out

@@ -178,8 +178,9 @@ def test_a_queue_that_loses_a_batch_although_there_is_room_is_its_own_finding() 
     """A limit on file sizes: segments pass, the batch is dropped in silence, the feeder's reason is the evidence."""
     pytest.importorskip("torch")
     facts = {"package.torch": "2.13.0"}
-    more = {"preload": ["torch"], "options": {"level": "default", "shm": "host"}}
-    result = judged(tmpfs("1g"), facts=facts, limit="prlimit --fsize=12000000", **more)
+    options = {"level": "default", "shm": "host"}
+    limit = "prlimit --fsize=12000000"
+    result = judged(tmpfs("1g"), facts=facts, preload=["torch"], limit=limit, options=options)
     assert pitfalls(result) == [("shm-item-lost", "bad")]
     assert "File too large" in text(result)
 

@@ -183,13 +183,17 @@ def test_a_torch_that_cannot_be_imported_is_not_ours_to_judge(judge: Judge, chil
 
 @needs_torch
 @pytest.mark.parametrize(
-    ("factory", "words"),
-    [("killed", "killed by SIGKILL"), ("segfaults", "killed by SIGSEGV"), ("exits", "worker: exit 3")],
+    ("factory", "pitfall", "words"),
+    [
+        ("killed", "dataloader-worker-died", "killed by SIGKILL"),
+        ("segfaults", "dataloader-worker-crashed", "killed by SIGSEGV"),
+        ("exits", "dataloader-worker-died", "worker: exit 3"),
+    ],
 )
-def test_dataloader_worker_died(judge: Judge, children: Children, factory: str, words: str) -> None:
-    """A worker that is killed, crashes or leaves: the finding says how it ended."""
+def test_dataloader_worker_died(judge: Judge, children: Children, factory: str, pitfall: str, words: str) -> None:
+    """A worker that is killed, crashes or leaves: the finding says how it ended, and is as sharp as its words."""
     result = judge(broken(children, factory, "fork"), legs=("fork",))
-    assert found(result) == [("dataloader-worker-died", "bad")]
+    assert found(result) == [(pitfall, "bad")]
     assert words in evidence(result)
 
 

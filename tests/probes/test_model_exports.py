@@ -99,6 +99,7 @@ def test_both_exporters(judge: Judge) -> None:
         ("not_a_number", "onnx-drift", "not finite"),
         ("infinite", "onnx-drift", "past tolerance"),
         ("unsupported", "onnx-operator-unsupported", "linalg_eigvalsh"),
+        ("in_float64", "ort-op-not-implemented", "NOT_IMPLEMENTED"),
         ("not_a_model", "own-code-raises", "gives a Tensor, not a (module, example)"),
         ("fixed_batch", "own-code-raises", "legacy, running: RuntimeError: shape '[2, 8]' is invalid"),
     ],
@@ -136,6 +137,13 @@ def test_a_refusal_of_one_exporter_alone_is_degraded(judge: Judge) -> None:
     result = judge("only_by_tracing", "legacy", "dynamo")
     assert found(result) == [("export-data-dependent", "degraded")]
     assert "the legacy exporter takes it, and gives it right" in evidence(result)
+
+
+def test_bfloat16_is_not_compared(judge: Judge) -> None:
+    """It is unable, and no fault of the model's."""
+    result = judge("in_bfloat16", "legacy")
+    assert (result.verdict, found(result)) == (Verdict.UNABLE, [])
+    assert "bfloat16" in " ".join(result.lacking)
 
 
 def test_constant_outputs_are_never_ok(judge: Judge) -> None:

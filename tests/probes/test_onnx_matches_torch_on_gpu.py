@@ -41,9 +41,7 @@ def children() -> Iterator[Children]:
 
 
 @pytest.fixture
-def judge(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, children: Children, tmp_path: Path
-) -> Judge:
+def judge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, children: Children, tmp_path: Path) -> Judge:
     """Runs the probe on each GPU of two; this machine has no CUDA, so what ONNX Runtime does is the real thing."""
     request.config.addinivalue_line("markers", "probe: what markers.ini declares for probes")
     probe = drive.load("onnx_matches_torch_on_gpu")

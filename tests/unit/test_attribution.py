@@ -66,6 +66,13 @@ def test_only_a_fact_may_be_asked_for() -> None:
     assert found.pitfall == "host-oom"
 
 
+def test_what_is_known_already_is_no_answer() -> None:
+    """A pitfall that only says again that something stopped explains nothing."""
+    told = "RuntimeError: Caught KeyError in DataLoader worker process 0."
+    assert cause_of(Unexplained("w", told), None) is not None
+    assert cause_of(Unexplained("w", told, known="dataloader-worker-died"), None) is None
+
+
 def test_unknown_words_say_so_and_are_shown() -> None:
     """What matches nothing is no finding: it could not be decided, and the evidence stands there."""
     result = failing(Unexplained("a payload", NONSENSE, "line one", "line two"), report()).result()
@@ -110,7 +117,7 @@ def test_the_same_cause_twice_is_one_finding() -> None:
 )
 def test_a_payload_that_failed_carries_its_words(reply: Reply, pitfall: str) -> None:
     """The one way from a reply to its value: what the payload, or its standard error, said is looked up."""
-    with pytest.raises(Failed) as raised:
+    with pytest.raises((Failed, Unexplained)) as raised:
         value_of(reply, "a payload")
     found = cause_of(raised.value, None)
     assert found is not None

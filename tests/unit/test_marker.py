@@ -60,8 +60,15 @@ def test_a_probe_must_be_good_on_each_subject() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"gpus": -1}, {"gpus": True}, {"gpus": 1.5}, {"memory_gb": "80"}, {"memory_gb": 0}, {"capability": "9"},
-        {"probes": "cuda-available"}, {"probes": [1]}, {"gpu": 1},
+        {"gpus": -1},
+        {"gpus": True},
+        {"gpus": 1.5},
+        {"memory_gb": "80"},
+        {"memory_gb": 0},
+        {"capability": "9"},
+        {"probes": "cuda-available"},
+        {"probes": [1]},
+        {"gpu": 1},
     ],
 )
 def test_a_wrong_value_is_named(wrong: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.onnx_drift import drift, fallback, slips, worst_share
+from gpucheck.onnx_drift import drift, fallback, refused, slips, strays, worst_share
 
 CPU = "CPUExecutionProvider"
 NEAR = {"worst": 1e-7, "worst_share": 0.02, "beyond": 0}
@@ -146,7 +146,7 @@ CUDA = "CUDAExecutionProvider"
 
 
 @pytest.mark.parametrize(
-    ("operators", "strays"),
+    ("operators", "elsewhere"),
     [
         ({CUDA: ["Conv", "Gemm"]}, ""),
         ({CUDA: ["Conv"], "CPUExecutionProvider": ["Gather", "Shape", "Concat"]}, ""),
@@ -156,9 +156,9 @@ CUDA = "CUDAExecutionProvider"
         ),
     ],
 )
-def test_operators_that_ran_elsewhere(operators: dict[str, list[str]], strays: str) -> None:
+def test_operators_that_ran_elsewhere(operators: dict[str, list[str]], elsewhere: str) -> None:
     """Operators on shapes belong on the CPU; those that compute do not."""
-    assert onnx_drift.strays(CUDA, {"operators": operators}) == strays
+    assert strays(CUDA, {"operators": operators}) == elsewhere
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_operators_that_ran_elsewhere(operators: dict[str, list[str]], strays: s
 )
 def test_what_an_exporters_refusal_means(told: str, pitfall: str) -> None:
     """By the exporter's own words; what they do not say is an export that failed."""
-    assert onnx_drift.refused(told) == pitfall
+    assert refused(told) == pitfall

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpucheck import owner, scratch
-from gpucheck.payload import family
+from gpucheck.payload import envelope, family
+from gpucheck.process import PAYLOADS as OURS
 from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value
 
 if TYPE_CHECKING:
@@ -65,6 +68,15 @@ PAYLOADS = {
         "    path = os.environ['GPUCHECK_PROGRESS'][:-len('.progress')]\n"
         "    open(path, 'w').write(json.dumps({'gpucheck': 'guess', 'value': 1}))\n"
         "    sys.stdout.flush()\n"
+        "    os._exit(0)\n"
+    ),
+    "tells": "def main(args):\n    raise ValueError('x' * args['before'] + ' ' + args['token'] + ' y' * 99999)\n",
+    "prints_at": "def main(args):\n    print('x' * args['before'] + ' ' + args['token'] + ' y' * args['after'], end='')\n",
+    "answers_at": (
+        "import os\n"
+        "def main(args):\n"
+        "    path = os.environ['GPUCHECK_PROGRESS'][:-len('.progress')]\n"
+        "    open(path, 'w').write('x' * args['before'] + ' ' + args['token'])\n"
         "    os._exit(0)\n"
     ),
     "sees": "import os\ndef main(args):\n    s = os.statvfs('/dev/shm')\n    return s.f_blocks * s.f_frsize\n",
@@ -256,3 +268,46 @@ def test_output_is_redacted(run: Go, monkeypatch: pytest.MonkeyPatch) -> None:
     token = "hf_" + "a1B2" * 9
     reply = run("env", args={"names": [token]})
     assert token not in reply.output + reply.errors
+
+
+@pytest.mark.parametrize(
+    ("payload", "before", "after"),
+    [
+        pytest.param("tells", 20000 - 12, 0, id="an exception's text"),
+        pytest.param("prints_at", (64 << 10) - 12, 1 << 20, id="the head of a flood"),
+        pytest.param("prints_at", 1 << 20, (96 << 10) - 6, id="the tail of a flood"),
+        pytest.param("answers_at", 200 - 12, 0, id="what is no answer"),
+    ],
+)
+def test_no_half_of_a_secret_is_left_where_a_text_is_cut(run: Go, payload: str, before: int, after: int) -> None:
+    """A token that a cut goes through is masked or dropped whole: half of one would no longer be known as one."""
+    token = "hf_" + "a1B2" * 9
+    reply = run(payload, args={"token": token, "before": before, "after": after})
+    said = f"{reply.answer!r}{getattr(reply.answer, 'text', '')}{reply.output}{reply.errors}"
+    assert "xxx" in said or "y y" in said
+    assert "a1B2" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "first", "last"),
+    [
+        ("all of it", 9, "all of it", "all of it"),
+        ("one\ntwo three\nfour", 11, "one\n", "four"),
+        ("one two three four", 10, "one two ", "four"),
+        (b"one two three four", 10, b"one two ", b"four"),
+        ("a-single-long-word", 10, "", ""),
+    ],
+)
+def test_a_cut_leaves_whole_lines_or_words(text: Any, size: int, first: Any, last: Any) -> None:
+    """What a cut goes through is dropped, a line where there are several, else a word."""
+    assert (envelope.first_part(text, size), envelope.last_part(text, size)) == (first, last)
+
+
+def test_the_log_of_a_container_is_cut_between_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kept end of a long log does not begin in the middle of a token."""
+    pytest.importorskip("docker")
+    monkeypatch.syspath_prepend(OURS)
+    engine_call = importlib.import_module("engine_call")
+    log = b"begin\n--token hf_" + b"a1B2" * 9 + b"\n" + b"y" * (engine_call.LOG_BYTES - 10) + b"\n"
+    client = SimpleNamespace(api=SimpleNamespace(logs=lambda *_, **__: log))
+    assert set(engine_call._logs(client, "any").strip()) == {"y"}

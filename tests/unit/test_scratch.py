@@ -1,0 +1,62 @@
+"""The run's own folder: where it lies, that it goes, and that sockets can be made below it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from multiprocessing.connection import Listener
+from pathlib import Path
+
+import pytest
+
+from gpucheck import owner, scratch
+
+LONG = "a-long-folder-of-a-scheduler" * 3
+
+
+@pytest.fixture
+def long_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of the user's whose path leaves no room for sockets."""
+    root = tmp_path / LONG
+    root.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(root))
+    return root
+
+
+def test_a_short_temporary_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the user set is used as long as children can make sockets below it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as root:
+        monkeypatch.setattr(tempfile, "tempdir", root)
+        with scratch.folder(owner.this_run()) as folder:
+            assert folder.parent == Path(root)
+
+
+@pytest.mark.usefixtures("long_root")
+def test_below_a_long_temporary_folder_children_still_have_sockets() -> None:
+    """The run's folder lies in a short place then, where multiprocessing's longest socket can be made."""
+    with scratch.folder(owner.this_run()) as folder:
+        place = folder / "tmp" / "pymp-12345678"
+        place.mkdir()
+        with Listener(str(place / "listener-4194304-99-12345678"), "AF_UNIX"):
+            pass
+    assert not folder.exists()
+
+
+def test_without_a_short_place_the_long_one_is_used(long_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /tmp takes nothing, the user's folder is the only one there is."""
+    monkeypatch.setattr(scratch, "_SHORT_ROOT", Path("/proc/nothing"))
+    with scratch.folder(owner.this_run()) as folder:
+        assert folder.parent == long_root
+
+
+@pytest.mark.usefixtures("long_root")
+def test_what_a_dead_run_left_in_the_short_place_is_swept() -> None:
+    """The folder of a run that died is removed by the next one with the same temporary folder."""
+    here = owner.this_run()
+    dead = replace(here, run="0123456789ab", pid=1 << 22, started=1)
+    folder = scratch.folder(dead).__enter__()
+    try:
+        assert folder in scratch.sweep(here)
+        assert not folder.exists()
+    finally:
+        scratch.remove(folder)
