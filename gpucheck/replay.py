@@ -163,7 +163,7 @@ class Replay:
         for row in self.rows:
             name, number = _name(row), 2
             while name in found:
-                name, number = f"{_name(row)}#{number}", number + 1
+                name, number = f"{_name(row)[:-1]}-{number}]", number + 1
             found[name] = row
         return found
 

@@ -206,7 +206,7 @@ def test_the_second_function_of_a_file_counts_too(bench: Bench) -> None:
     assert ran.status == 10, ran.out
     two = [row["verdict"] for row in ran.rows if row["kind"] == "result" and row["probe"] == "site-two"]
     assert two == ["ok", "checker-error"]
-    assert 'name="site-two[host]#2"' in (bench.project / "j.xml").read_text()
+    assert 'name="site-two[host-2]"' in (bench.project / "j.xml").read_text()
 
 
 def test_probe_files_that_cannot_be_collected_leave_a_row(bench: Bench) -> None:

@@ -242,11 +242,18 @@ def test_comparing_the_export_sample_only_is_never_ok(judge: Judge, children: Ch
 
 @needs_all
 def test_a_refusal_of_our_own_model_is_our_bug(judge: Judge, children: Children) -> None:
-    """A model of ours that an exporter does not take says nothing about the machine."""
+    """A model of ours that cannot be exported says nothing about the machine."""
     seed = Seeded(children, {"onnx_export": {"path": [DATA]}})
-    result = judge(seed, ("broken_models:unsupported",))
+    result = judge(seed, ("broken_models:not_a_model",))
     assert result.verdict is Verdict.CHECKER_ERROR
-    assert "the legacy exporter refuses broken_models:unsupported" in result.lacking[0]
+    assert "the legacy exporter refuses broken_models:not_a_model" in result.lacking[0]
+
+
+@needs_all
+def test_a_refusal_in_known_words_is_a_finding(judge: Judge, children: Children) -> None:
+    """Words that the knowledge base knows tell what is wrong with this machine's exporter."""
+    seed = Seeded(children, {"onnx_export": {"path": [DATA]}})
+    assert found(judge(seed, ("broken_models:unsupported",))) == [("onnx-operator-unsupported", "bad")]
 
 
 @needs_all

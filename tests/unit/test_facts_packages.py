@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gpucheck import facts
+from gpucheck.facts import packages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,3 +117,42 @@ def test_a_python_that_chatters_is_understood(tmp_path: Path) -> None:
     """What a site's customisation prints at every start is not the answer."""
     (tmp_path / "sitecustomize.py").write_text("print('welcome to the cluster')\nprint('{')\n")
     assert read(tmp_path)["package.torch"].is_known
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [("sleep 1000", "hang"), ("exec yes", "signal 9: killed, because it printed more than 4 MiB")],
+)
+def test_a_python_that_hangs_or_floods_costs_its_own_facts_alone(tmp_path: Path, script: str, why: str) -> None:
+    """A judged Python without an answer is given up soon, and everything else about the machine is known."""
+    other = tmp_path / "python"
+    other.write_text(f"#!/bin/sh\n{script}\n")
+    other.chmod(0o755)
+    began = time.monotonic()
+    found = facts.read(python=str(other), deadline_s=4)
+    assert time.monotonic() - began < 15
+    lost = {fact.name for fact in found if fact.why == why}
+    assert lost == {"python.version", "torch.cuda_build", "package.*"}
+    assert found.known("machine.hostname")
+
+
+def test_a_judged_python_is_not_waited_for_as_long_as_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own deadline holds where that of all children is longer."""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\nsleep 1000\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(packages, "_DEADLINE_S", 0.3)
+    began = time.monotonic()
+    assert read(python=str(other), deadline_s=60)["package.torch"].why == "hang"
+    assert time.monotonic() - began < 10
+
+
+def test_a_source_tree_of_torch_is_known(tmp_path: Path) -> None:
+    """A torch that nobody installed and that an import would find has the version of its own text."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/version.py").write_text("__version__ = '2.99.0a0+gitabc'\ncuda: Optional[str] = '13.0'\n")
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    fact = read(tmp_path, python=str(bare))["package.torch"]
+    assert (fact.value, fact.source) == ("2.99.0a0+gitabc", str(tmp_path))

@@ -53,7 +53,7 @@ def test_without_a_short_place_the_long_one_is_used(long_root: Path, monkeypatch
 def test_what_a_dead_run_left_in_the_short_place_is_swept() -> None:
     """The folder of a run that died is removed by the next one with the same temporary folder."""
     here = owner.this_run()
-    dead = replace(here, run="0123456789ab", pid=1 << 22, started=1)
+    dead = replace(here, pid=1 << 22, start=1)
     folder = scratch.folder(dead).__enter__()
     try:
         assert folder in scratch.sweep(here)
