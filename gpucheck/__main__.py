@@ -68,7 +68,7 @@ def _perform(options: Options, selection: Any) -> int:
         if sys.stdout is not None and sys.stdout.isatty():
             # Overwritten by the next line; \x1b[K clears what is left of it.
             _say(f"\r{render.progress(event)}\x1b[K", end="\r")
-        if "result" in event:
+        if "result" in event and not render.is_ruled_out(event["result"]):
             _say(render.probe_line(event["result"]), *render.under_lines(event["result"]))
 
     run = Run(options, selection, show)
@@ -81,7 +81,7 @@ def _perform(options: Options, selection: Any) -> int:
     except KeyboardInterrupt:
         status = Exit.INTERRUPTED
         run.notes.append(run.interruption())
-    _say("", *render.blocks(run.rows), *run.closing_lines(), render.counts(run.rows))
+    _say(*render.ruled_out_lines(run.rows), "", *render.blocks(run.rows), *run.closing_lines(), render.counts(run.rows))
     run.finish(status)
     return int(status)
 

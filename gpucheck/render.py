@@ -39,6 +39,21 @@ def progress(event: Mapping[str, Any]) -> str:
     return _cut(f"    … {event['probe']}: {event['leg']}", WIDTH - 1) if "leg" in event else ""
 
 
+def ruled_out_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """The probes that a known fact rules out, together: a line or two a fact instead of a line a probe."""
+    reasons: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row["because"]:
+            reasons.setdefault(str(row["because"]["value"]), {})[row["probe"]] = None
+    for reason, probes in reasons.items():
+        yield from _wrapped("not applicable", f"{', '.join(probes)} ({reason})", indent=18)
+
+
+def is_ruled_out(row: Row) -> bool:
+    """Whether a known fact rules the probe out, and nobody required it."""
+    return bool(row["because"]) and row["outcome"] == "skipped"
+
+
 def under_lines(row: Row) -> Iterator[str]:
     """Beneath a probe's line: the gist of what it saw, and what it did not look at."""
     if row["gist"]:

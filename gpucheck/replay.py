@@ -218,6 +218,9 @@ class Controller:
         except KeyboardInterrupt:
             self.line(self.run.interruption())
             raise
+        self.live("")
+        for text in render.ruled_out_lines(self.run.rows) if self.config.option.verbose <= 0 else ():
+            self.line(text)
         self.done = True
         self.replay.rows[:] = self.run.rows
         if self.run.bad() and not options["no-gate"]:
@@ -227,6 +230,8 @@ class Controller:
         """One event of the run: a line a probe; what is under way, on a line that the next one overwrites."""
         if "result" in event:
             self.live("")
+            if render.is_ruled_out(event["result"]) and self.config.option.verbose <= 0:
+                return
             for text in (render.probe_line(event["result"]), *render.under_lines(event["result"])):
                 self.line(text)
         elif text := render.progress(event):

@@ -161,3 +161,17 @@ def test_nothing_is_written_beside_the_record(bench: Bench) -> None:
         if (p / "owner.json").exists() and run in (p / "owner.json").read_text()
     ]
     assert left == []
+
+
+@pytest.mark.parametrize("script", ["sleep 1000", "exec yes"])
+def test_a_judged_python_without_an_answer_leaves_the_other_facts(bench: Bench, tmp_path: Path, script: str) -> None:
+    """Within half of a small budget it is given up, the machine's own facts are in the record, and probes still run."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    bench.probe("site_ok", "report.saw('looked')")
+    ran = bench.run(f"--gpucheck-python={python}", "--gpucheck-budget=12")
+    assert ran.verdicts == {"site-ok": "ok"}, ran.out
+    facts = ran.rows[0]["facts"]
+    assert facts["machine.kernel"]["value"]
+    assert facts["python.version"]["why"]

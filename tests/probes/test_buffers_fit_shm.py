@@ -195,6 +195,26 @@ def test_with_torch_real_batches_are_sent_too() -> None:
     assert "4 batches of 18.4 MiB through a torch" in text(result)
 
 
+@pytest.mark.parametrize(
+    ("setup", "missed"),
+    [
+        pytest.param("true", [], id="a short place is there"),
+        pytest.param("mount -t tmpfs -o ro none /tmp", ["own-tensors"], id="it is not"),
+    ],
+)
+def test_a_long_temporary_folder_is_no_fault_of_the_queue(setup: str, missed: list[str]) -> None:
+    """A user's TMPDIR that leaves no room for a socket is gone around, or else named as what is in the way."""
+    pytest.importorskip("torch")
+    long = "/mnt/" + "a-long-folder-of-a-scheduler" * 2
+    setup = f"{tmpfs('1g')}; mount -t tmpfs none /mnt; mkdir {long}; export TMPDIR={long}; {setup}"
+    options = {"level": "default", "shm": "host"}
+    result = judged(setup, facts={"package.torch": "2.13.0"}, preload=["torch"], options=options)
+    assert result["findings"] == []
+    lacking = {row["leg"]: row["why"] for row in result["not_run"] if row["leg"] == "own-tensors"}
+    assert list(lacking) == missed
+    assert all("TMPDIR" in why for why in lacking.values())
+
+
 def test_too_little_memory_is_unable_and_not_a_kill() -> None:
     """What lies in /dev/shm is memory: with a small limit nothing is filled, and nothing is ok."""
     result = judged(tmpfs("1g"), facts={"memory.limit_bytes": 300 << 20})

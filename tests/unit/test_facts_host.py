@@ -447,6 +447,8 @@ def test_how_a_child_ended_is_told_with_its_last_words_redacted() -> None:
     said = aside.ask(["sh", "-c", "echo first >&2; echo 'bad --token abc' >&2; exit 3"], 10, os.environ)
     assert said.ending == "exit 3: bad --token [redacted]"
     assert aside.ask(["sh", "-c", "kill -SEGV $$"], 10, os.environ).ending == "signal 11"
+    long = "x" * 280 + " hf_" + "a1B2" * 9
+    assert "a1B2" not in aside.ask(["sh", "-c", f"echo {long} >&2; exit 3"], 10, os.environ).ending
 
 
 def test_files_of_a_driver_that_cannot_be_read_are_none(plant: Any) -> None:

@@ -54,9 +54,7 @@ def test_what_a_dead_run_left_in_the_short_place_is_swept() -> None:
     """The folder of a run that died is removed by the next one with the same temporary folder."""
     here = owner.this_run()
     dead = replace(here, pid=1 << 22, start=1)
-    folder = scratch.folder(dead).__enter__()
-    try:
+    with scratch.folder(dead) as folder:
+        assert folder.parent == Path("/tmp")
         assert folder in scratch.sweep(here)
         assert not folder.exists()
-    finally:
-        scratch.remove(folder)
