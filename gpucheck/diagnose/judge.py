@@ -18,7 +18,7 @@ from gpucheck.diagnose.lexicon import Role
 from gpucheck.pitfalls import ANYTHING, FactTest, TextTest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpucheck.diagnose.scan import Place, Sighting
     from gpucheck.facts.fact import Facts
@@ -30,6 +30,7 @@ FAIR_LETTERS = 9
 STRONG_LETTERS = 14
 # Another entry's match on the same line is the better one when it fixes this much more of it.
 BETTER_LETTERS = 8
+CROWDED_LINE = 100
 _SURE = frozenset({Origin.JOB})
 _VARIABLE = re.compile(r"\\d|\[[^\]]*-[^\]]*\]")
 
@@ -133,17 +134,30 @@ def _told(test: TextTest, case: Case, sightings: Sequence[Sighting], role: Role)
 
 def _compare(cases: Mapping[str, Case]) -> None:
     """Finds, line by line, which entries explain it best, and which are rivals there."""
-    by_line: dict[tuple[str, int], list[Sighting]] = defaultdict(list)
-    for case in cases.values():
-        for sighting in case.sightings:
-            by_line[sighting.place.source, sighting.place.line].append(sighting)
     rivals: dict[str, dict[str, None]] = defaultdict(dict)
-    for group in by_line.values():
+    for group in _lines(cases):
         for mine in group:
             for other in group:
                 _meet(mine, other, cases, rivals)
     for name, case in cases.items():
         case.rivals = list(rivals[name])
+
+
+def _lines(cases: Mapping[str, Case]) -> Iterator[list[Sighting]]:
+    """What was sighted on the same line."""
+    by_line: dict[tuple[str, int], list[Sighting]] = defaultdict(list)
+    for case in cases.values():
+        for sighting in case.sightings:
+            by_line[sighting.place.source, sighting.place.line].append(sighting)
+    for group in by_line.values():
+        if len(group) <= CROWDED_LINE:
+            yield group
+            continue
+        # An endless line was read window by window: what stands in another window stands elsewhere.
+        windows: dict[str, list[Sighting]] = defaultdict(list)
+        for sighting in group:
+            windows[sighting.place.text].append(sighting)
+        yield from windows.values()
 
 
 def _meet(mine: Sighting, other: Sighting, cases: Mapping[str, Case], rivals: dict[str, dict[str, None]]) -> None:
