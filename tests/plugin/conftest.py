@@ -62,7 +62,8 @@ class Bench:
     def command(self, *args: str, keyword: str | None = "site") -> list[str]:
         """The command line of a run over the site's probes alone."""
         picked = ["-k", keyword] if keyword else []
-        flags = [f"--gpucheck-probes={self.probes}", f"--gpucheck-record={self.record}", "--gpucheck-level=quick"]
+        site = [f"--gpucheck-probes={self.probes}"] if any(self.probes.glob("test_*.py")) else []
+        flags = [*site, f"--gpucheck-record={self.record}", "--gpucheck-level=quick"]
         return [sys.executable, "-m", "pytest", "--gpucheck", *flags, *picked, *args]
 
     def run(self, *args: str, keyword: str | None = "site", env: dict[str, str] | None = None) -> Ran:

@@ -243,7 +243,7 @@ def test_required_and_left_out_says_so(bench: Bench) -> None:
 
 def test_an_empty_folder_of_probes_is_a_usage_error(bench: Bench) -> None:
     """``--gpucheck-probes`` that holds no probe is refused: it would judge nothing."""
-    ran = bench.run()
+    ran = bench.run(f"--gpucheck-probes={bench.probes}")
     assert ran.status == 4
     assert "test_*.py" in ran.out + ran.err
 
