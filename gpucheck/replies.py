@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 IMPORT_S = 45.0
 KILLED = ("SIGKILL", "SIGTERM")
-# In a traceback, the body of a module that is not ours: it was being imported.
-_IMPORTING = re.compile(r'^ *File "(?!.*/gpucheck/payload/)[^"\n]+", line \d+, in <module>', re.MULTILINE)
+# In a traceback, or in a stack of faulthandler: the body of a module that is not ours, so it was being imported.
+_IMPORTING = re.compile(r'^ *File "(?!.*/gpucheck/payload/)/[^"\n]+", line \d+,? in <module>', re.MULTILINE)
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 
 
@@ -37,14 +37,14 @@ def value_of(reply: Reply, what: str) -> Any:
             raise Unable(f"{what}: out of memory")
         refuse_long_sockets(reply.answer.text)
         said = f"{reply.answer.type}: {reply.answer.text}"
-        kind = Unexplained if _at_import(reply.answer) else Failed
-        raise kind(f"{what}: {said}", f"{reply.answer.trace}\n{said}")
-    kind = Failed if died(reply) is None else Unexplained
+        if reply.answer.type in _IMPORT_ERRORS or _IMPORTING.search(reply.answer.trace):
+            raise Unable(f"{what}: {said}")
+        raise Failed(f"{what}: {said}", f"{reply.answer.trace}\n{said}")
+    how = died(reply)
+    if how is not None and _IMPORTING.search(reply.errors):
+        raise Unable(f"{what}: {how}, at an import")
+    kind = Failed if how is None else Unexplained
     raise kind(f"{what}: {reply.answer}, {reply.ended}; {reply.errors.strip()[-300:]}", reply.errors)
-
-
-def _at_import(failure: Failure) -> bool:
-    return failure.type in _IMPORT_ERRORS or bool(_IMPORTING.search(failure.trace))
 
 
 def refuse_long_sockets(said: str) -> None:

@@ -344,7 +344,7 @@ class Run:
         return f"gpucheck: interrupted after {len(self.rows)}{planned} probes{left}"
 
     def closing_lines(self, user_passed: int = 0, user_failed: int = 0) -> list[str]:
-        """What is to be said beside the findings: acceptances, notes, an empty run, a record or clean-up that failed."""
+        """What is to be said beside the findings: acceptances, notes, an empty run, a failed record or clean-up."""
         lines = [*self.stale_acceptances(), *self.notes]
         if self.status(user_passed, user_failed) is Exit.NOTHING_JUDGED:
             lines.append(self._emptied())

@@ -1,7 +1,7 @@
 """Give this process's mount namespace a ``/dev`` of its own: the host's harmless nodes, and a machine's NVIDIA ones.
 
-Run by :meth:`gpucheck.fakes.machine.Machine.enter`, as root, with the machine's tree as its argument. ``/dev`` itself is
-one for the whole kernel, so that nothing may be made in it.
+Run by :meth:`gpucheck.fakes.machine.Machine.enter`, as root, with the machine's tree as its argument. ``/dev`` itself
+is one for the whole kernel, so that nothing may be made in it.
 """
 
 from __future__ import annotations

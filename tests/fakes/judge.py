@@ -1,7 +1,7 @@
 """Judge the machine that this process is on by some probes, each run as the hermetic child would; print the results.
 
-``judge.py PYTHON PROBE...``: in the namespace of a machine (:meth:`gpucheck.fakes.machine.Machine.enter`). Facts, children
-and payloads are real; there is no engine. Prints a JSON list, a result a line of the record would have.
+``judge.py PYTHON PROBE...``: in the namespace of a machine (:meth:`gpucheck.fakes.machine.Machine.enter`). Facts,
+children and payloads are real; there is no engine. Prints a JSON list, a result a line of the record would have.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ DIES = "import os\nos._exit(0)"
 
 
 def test_a_probe_that_ends_the_process_is_missed(bench: Bench) -> None:
-    """A probe that ends the probes' process with status 0 leaves a row for itself and one for each that was to follow."""
+    """A probe that ends the probes' process with status 0 leaves a row for itself and for each that was to follow."""
     bench.probe("site_a", "report.saw('x')")
     bench.probe("site_b", DIES, mark='subject="host", level="quick", cost_s=5')
     bench.probe("site_c", "report.saw('x')", mark='subject="host", level="quick", cost_s=9')
@@ -210,7 +210,7 @@ def test_the_second_function_of_a_file_counts_too(bench: Bench) -> None:
 
 
 def test_probe_files_that_cannot_be_collected_leave_a_row(bench: Bench) -> None:
-    """A file that skips itself is unable, one that breaks is a checker-error, one that ends the process ends no green."""
+    """A file that skips itself is unable, one that breaks a checker-error, one that ends the process ends no green."""
     bench.probe("site_ok", "report.saw('x')")
     (bench.probes / "test_site_skips.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
     (bench.probes / "test_site_breaks.py").write_text("1 / 0\n")

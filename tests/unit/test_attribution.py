@@ -119,6 +119,7 @@ def test_a_payload_that_failed_carries_its_words(reply: Reply, pitfall: str) -> 
     """The one way from a reply to its value: what the payload, or its standard error, said is looked up."""
     with pytest.raises((Failed, Unexplained)) as raised:
         value_of(reply, "a payload")
+    assert isinstance(raised.value, (Failed, Unexplained))
     found = cause_of(raised.value, None)
     assert found is not None
     assert found.pitfall == pitfall

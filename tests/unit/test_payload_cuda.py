@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import owner, scratch
-from gpucheck.process import PAYLOADS, Children, Failure
 from gpucheck.fakes import machine
+from gpucheck.process import PAYLOADS, Children, Failure
 
 if TYPE_CHECKING:
     import types

@@ -71,7 +71,7 @@ PAYLOADS = {
         "    os._exit(0)\n"
     ),
     "tells": "def main(args):\n    raise ValueError('x' * args['before'] + ' ' + args['token'] + ' y' * 99999)\n",
-    "prints_at": "def main(args):\n    print('x' * args['before'] + ' ' + args['token'] + ' y' * args['after'], end='')\n",
+    "prints_at": "def main(args):\n    print('x' * args['before'], args['token'] + ' y' * args['after'], end='')\n",
     "answers_at": (
         "import os\n"
         "def main(args):\n"
