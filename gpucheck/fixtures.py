@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gpucheck import own_code, scratch
+from gpucheck import scratch
 from gpucheck.engine import OPEN_S, Container, open_engine
 from gpucheck.engine.find import Missing
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import REPORT, Inner, mark_of
+from gpucheck.judgement import own_code
 from gpucheck.process import Children
 from gpucheck.verdict import NotApplicable, Unable
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
     from gpucheck.faults import Change
-    from gpucheck.own_code import OwnCode
+    from gpucheck.judgement.own_code import OwnCode
     from gpucheck.process import Reply
     from gpucheck.profile import Options
     from gpucheck.report import Report

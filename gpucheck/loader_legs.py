@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import loader_faults, own_code
+from gpucheck.judgement import loader_faults, own_code
+from gpucheck.judgement.shm_need import LEAST_RANKS, Need
 from gpucheck.process import Failure
 from gpucheck.replies import died, refuse_long_sockets, value_of
-from gpucheck.shm_need import LEAST_RANKS, Need
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.facts import Facts
-    from gpucheck.loader_faults import Fault
-    from gpucheck.own_code import OwnCode
+    from gpucheck.judgement.loader_faults import Fault
+    from gpucheck.judgement.own_code import OwnCode
     from gpucheck.process import Reply
     from gpucheck.report import Report
 

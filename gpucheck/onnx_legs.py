@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import onnx_drift, tolerance
+from gpucheck.judgement import onnx_drift, tolerance
 from gpucheck.loader_legs import find
 from gpucheck.process import Failure
 from gpucheck.replies import value_of

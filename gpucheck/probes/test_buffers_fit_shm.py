@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import shm_exchange as exchange
+from gpucheck.judgement import shm_exchange as exchange
+from gpucheck.judgement.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
+from gpucheck.judgement.shm_room import Judgement, Room, judge, room_of
 from gpucheck.profile import size_bytes
 from gpucheck.replies import refuse_long_sockets, value_of
-from gpucheck.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
-from gpucheck.shm_room import Judgement, Room, judge, room_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
-    from gpucheck.shm_exchange import Seen
+    from gpucheck.judgement.shm_exchange import Seen
 
 pytestmark = pytest.mark.probe(
     subject="host",

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import container_gpu, presence
-from gpucheck.container_gpu import KIND, Engine
+from gpucheck.judgement import container_gpu, presence
+from gpucheck.judgement.container_gpu import KIND, Engine
+from gpucheck.judgement.visibility import Gpu
 from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Unable, Unexplained
-from gpucheck.visibility import Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpucheck.container_gpu import Cdi
     from gpucheck.facts import Facts
+    from gpucheck.judgement.container_gpu import Cdi
     from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import computation, initialisation, presence
 from gpucheck.architecture import Capability, Cuda, wheels_for
-from gpucheck.computation import Seen
-from gpucheck.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
+from gpucheck.judgement import computation, initialisation, presence
+from gpucheck.judgement.computation import Seen
+from gpucheck.judgement.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
+from gpucheck.judgement.visibility import VARIABLE, Gpu, bare, missing
 from gpucheck.process import Failure, Value
 from gpucheck.replies import import_of_torch, value_of
 from gpucheck.verdict import NotApplicable, Unable, Unexplained
-from gpucheck.visibility import VARIABLE, Gpu, bare, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

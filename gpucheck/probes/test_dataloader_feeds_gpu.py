@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import gpu_turns, loader_faults
-from gpucheck.gpu_turns import Turns
+from gpucheck.judgement import gpu_turns, loader_faults
+from gpucheck.judgement.gpu_turns import Turns
 from gpucheck.loader_legs import WORKERS, judge, rule_out, stopped
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, Unable, Unexplained
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child
-    from gpucheck.nccl_plan import Cards
+    from gpucheck.judgement.nccl_plan import Cards
+    from gpucheck.judgement.visibility import Gpu
     from gpucheck.process import Reply
     from gpucheck.profile import Options
     from gpucheck.report import Report
-    from gpucheck.visibility import Gpu
 
 pytestmark = pytest.mark.probe(
     subject="gpu",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import loader_faults
+from gpucheck.judgement import loader_faults
 from gpucheck.loader_legs import EPOCHS, WORKERS, find, judge, rule_out, stopped, value
 from gpucheck.process import Value
 from gpucheck.verdict import NotApplicable, Unable

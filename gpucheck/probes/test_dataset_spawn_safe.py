@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child
-    from gpucheck.own_code import OwnCode
+    from gpucheck.judgement.own_code import OwnCode
     from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(

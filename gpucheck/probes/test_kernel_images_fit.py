@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import computation, presence, wheel
 from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
-from gpucheck.computation import Kernel, Seen
-from gpucheck.initialisation import hidden_on_purpose
+from gpucheck.judgement import computation, presence, wheel
+from gpucheck.judgement.computation import Kernel, Seen
+from gpucheck.judgement.initialisation import hidden_on_purpose
+from gpucheck.judgement.visibility import Gpu, bare
+from gpucheck.judgement.wheel import Installed
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, NotApplicable, Unable
-from gpucheck.visibility import Gpu, bare
-from gpucheck.wheel import Installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

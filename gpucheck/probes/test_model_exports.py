@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import onnx_drift, own_code
+from gpucheck.judgement import onnx_drift, own_code
 from gpucheck.loader_legs import ended_itself, find
 from gpucheck.onnx_legs import CPU, compare, exported, judge, rule_out
 from gpucheck.verdict import Unable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child
-    from gpucheck.own_code import OwnCode
+    from gpucheck.judgement.own_code import OwnCode
     from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(subject="model", essential=("legacy",), extra=("dynamo",), deadline_s=240, cost_s=15)

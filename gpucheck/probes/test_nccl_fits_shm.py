@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import computation, nccl_plan, nccl_seen, presence
-from gpucheck.nccl_log import Way
-from gpucheck.nccl_plan import RUN_S, Cards, Plan
-from gpucheck.nccl_seen import End, Seen, took
+from gpucheck.judgement import computation, nccl_plan, nccl_seen, presence
+from gpucheck.judgement.nccl_log import Way
+from gpucheck.judgement.nccl_plan import RUN_S, Cards, Plan
+from gpucheck.judgement.nccl_seen import End, Seen, took
+from gpucheck.judgement.shm_need import Need, size_text
+from gpucheck.judgement.visibility import Gpu
 from gpucheck.process import Failure
 from gpucheck.profile import size_bytes
 from gpucheck.replies import value_of
-from gpucheck.shm_need import Need, size_text
 from gpucheck.verdict import Unable, Unexplained
-from gpucheck.visibility import Gpu
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
-    from gpucheck.nccl_log import Version
+    from gpucheck.judgement.nccl_log import Version
     from gpucheck.process import Reply
 
 pytestmark = pytest.mark.probe(

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import gpu_turns, tolerance
-from gpucheck.gpu_turns import Turns
+from gpucheck.judgement import gpu_turns, tolerance
+from gpucheck.judgement.gpu_turns import Turns
 from gpucheck.onnx_legs import answered, export, judge, rule_out, sort_out
 from gpucheck.process import Failure, Value
 from gpucheck.verdict import NotApplicable, Unexplained

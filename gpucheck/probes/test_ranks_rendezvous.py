@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import rendezvous
-from gpucheck.rendezvous import Place, Try
+from gpucheck.judgement import rendezvous
+from gpucheck.judgement.rendezvous import Place, Try
 from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
 

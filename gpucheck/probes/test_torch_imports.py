@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck import computation
+from gpucheck.judgement import computation
 from gpucheck.replies import import_of_torch
 from gpucheck.verdict import NotApplicable, Unable
 

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import volume_seen as seen
 from gpucheck.engine import Bind, VolumeMount
+from gpucheck.judgement import volume_seen as seen
 from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, Unable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpucheck.volume_seen import Fault, Wanted
+    from gpucheck.judgement.volume_seen import Fault, Wanted
 
 pytestmark = pytest.mark.probe(
     subject="engine",

@@ -16,9 +16,9 @@ import pytest
 
 import gpucheck
 from gpucheck import owner, scratch
+from gpucheck.judgement.shm_exchange import End, Seen
+from gpucheck.judgement.shm_need import Need
 from gpucheck.process import Children
-from gpucheck.shm_exchange import End, Seen
-from gpucheck.shm_need import Need
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
 if TYPE_CHECKING:

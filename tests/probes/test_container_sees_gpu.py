@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpucheck
-from gpucheck import container_gpu, owner, scratch
+from gpucheck import owner, scratch
 from gpucheck.fakes import machine
+from gpucheck.judgement import container_gpu
 from gpucheck.process import PAYLOADS, Children, Ended, NoAnswer, Reply, Value, read_answer
 from gpucheck.report import Report
 from gpucheck.verdict import NotApplicable, Result, Subject, Unable, Verdict

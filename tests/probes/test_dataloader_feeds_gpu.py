@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpucheck.fakes import machine
-from gpucheck.gpu_turns import Turns
+from gpucheck.judgement.gpu_turns import Turns
 from gpucheck.report import Report
 from gpucheck.verdict import NotApplicable, Subject, Unable
 from tests.fakes import answers

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import gpucheck
-from gpucheck import nccl_plan, nccl_seen, owner, scratch
+from gpucheck import owner, scratch
 from gpucheck.engine import Bind
-from gpucheck.nccl_log import Version
-from gpucheck.nccl_seen import End
+from gpucheck.judgement import nccl_plan, nccl_seen
+from gpucheck.judgement.nccl_log import Version
+from gpucheck.judgement.nccl_seen import End
+from gpucheck.judgement.shm_need import MIB, Need
 from gpucheck.process import Children, Value
 from gpucheck.report import Report
-from gpucheck.shm_need import MIB, Need
 from gpucheck.verdict import NotApplicable, Result, Subject, Unable, Verdict
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import owner, scratch
-from gpucheck.gpu_turns import Turns
+from gpucheck.judgement.gpu_turns import Turns
 from gpucheck.process import Children
 from gpucheck.report import Report
 from gpucheck.verdict import Result, Subject, Verdict

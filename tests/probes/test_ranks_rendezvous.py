@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpucheck.judgement.rendezvous import Try
 from gpucheck.probes import test_ranks_rendezvous as probe
 from gpucheck.process import Ended, Reply, Value
-from gpucheck.rendezvous import Try
 from gpucheck.report import Report
 from gpucheck.verdict import Bug, NotApplicable, Subject
 from tests.fakes import answers

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.engine import Bind, VolumeMount
+from gpucheck.judgement.volume_seen import Wanted, writable_below, written
 from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Result, Unable
-from gpucheck.volume_seen import Wanted, writable_below, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

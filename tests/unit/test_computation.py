@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, wheels_for
-from gpucheck.computation import (
+from gpucheck.judgement.computation import (
     Kernel,
     Seen,
     cpu_only,
@@ -18,7 +18,7 @@ from gpucheck.computation import (
     status_of,
     too_old,
 )
-from gpucheck.initialisation import Start
+from gpucheck.judgement.initialisation import Start
 from gpucheck.verdict import Unable
 from tests.fakes.answers import driver_answer, facts, nvml_gpu, torch_answer, uuid
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gpucheck import pitfalls
-from gpucheck.container_gpu import (
+from gpucheck.facts import Fact, Facts
+from gpucheck.judgement.container_gpu import (
     _REFUSALS,
     Cdi,
     Engine,
@@ -19,7 +20,6 @@ from gpucheck.container_gpu import (
     trouble,
     words,
 )
-from gpucheck.facts import Fact, Facts
 
 DOCKER = Engine("docker", "28.2.2", ("nvidia", "runc"))
 PODMAN = Engine("podman", "4.9.3")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import gpu_turns
-from gpucheck.gpu_turns import Turns
-from gpucheck.nccl_plan import Cards
+from gpucheck.judgement import gpu_turns
+from gpucheck.judgement.gpu_turns import Turns
+from gpucheck.judgement.nccl_plan import Cards
+from gpucheck.judgement.visibility import Gpu
 from gpucheck.verdict import NotApplicable, Unable
-from gpucheck.visibility import Gpu
 from tests.fakes.answers import facts, nvml_gpu, uuid
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpucheck.architecture import Cuda
-from gpucheck.initialisation import Start, cause, hidden_on_purpose, view_of
-from gpucheck.visibility import Gpu
+from gpucheck.judgement.initialisation import Start, cause, hidden_on_purpose, view_of
+from gpucheck.judgement.visibility import Gpu
 from tests.fakes.answers import LIBRARY, driver_answer, facts, lost_gpu, nvml_gpu
 
 MISMATCH = {"nvml.status": "NVML_ERROR_LIB_RM_VERSION_MISMATCH"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.interfaces import Interface, gloo, judge, nccl
+from gpucheck.judgement.interfaces import Interface, gloo, judge, nccl
 
 HERE = (
     Interface("lo", is_up=True, addresses=("127.0.0.1", "::1")),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.loader_faults import Fault, discrepancies, ending, last_error, slips
+from gpucheck.judgement.loader_faults import Fault, discrepancies, ending, last_error, slips
 
 AWAY = "RuntimeError: DataLoader worker (pid(s) 17) exited unexpectedly"
 GUARD = """Traceback (most recent call last):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.nccl_log import LAST_LINES, Link, Log, Place, Segment, Trouble, Version, Way, bare, parse
+from gpucheck.judgement.nccl_log import LAST_LINES, Link, Log, Place, Segment, Trouble, Version, Way, bare, parse
 
 RECORDED = Path(__file__).parent.parent / "data" / "nccl"
 MADE = 9637888

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gpucheck import nccl_plan, pitfalls
-from gpucheck.nccl_log import Version
-from gpucheck.nccl_seen import PITFALLS, End, alone, no_size_works, seen, version_of
-from gpucheck.shm_need import MIB, Need
+from gpucheck import pitfalls
+from gpucheck.judgement import nccl_plan
+from gpucheck.judgement.nccl_log import Version
+from gpucheck.judgement.nccl_seen import PITFALLS, End, alone, no_size_works, seen, version_of
+from gpucheck.judgement.shm_need import MIB, Need
 from gpucheck.verdict import NotApplicable
 from tests.fakes.answers import facts, nvml_gpu
 

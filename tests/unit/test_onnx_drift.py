@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.onnx_drift import drift, fallback, refused, slips, strays, worst_share
+from gpucheck.judgement.onnx_drift import drift, fallback, refused, slips, strays, worst_share
 
 CPU = "CPUExecutionProvider"
 NEAR = {"worst": 1e-7, "worst_share": 0.02, "beyond": 0}

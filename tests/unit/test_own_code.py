@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck import own_code
 from gpucheck.facts import Fact, Facts
-from gpucheck.own_code import LEAST_BYTES, OwnCode
+from gpucheck.judgement import own_code
+from gpucheck.judgement.own_code import LEAST_BYTES, OwnCode
 from gpucheck.verdict import Unable
 
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import owner, scratch
-from gpucheck.loader_faults import Fault, discrepancies, slips
+from gpucheck.judgement.loader_faults import Fault, discrepancies, slips
 from gpucheck.process import Children, Failure, Value
 
 if TYPE_CHECKING:

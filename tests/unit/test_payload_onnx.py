@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import onnx_drift, owner, scratch, tolerance
+from gpucheck import owner, scratch
+from gpucheck.judgement import onnx_drift, tolerance
 from gpucheck.process import Children, Failure, Value
 
 if TYPE_CHECKING:

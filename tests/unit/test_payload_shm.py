@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import owner, scratch
+from gpucheck.judgement.shm_need import BATCH_SHAPE, MIB, SEGMENT_BYTES
 from gpucheck.process import PAYLOADS, Children, Value
-from gpucheck.shm_need import BATCH_SHAPE, MIB, SEGMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

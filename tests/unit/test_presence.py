@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.initialisation import bad
-from gpucheck.presence import nothing_to_ask, told_there
+from gpucheck.judgement.initialisation import bad
+from gpucheck.judgement.presence import nothing_to_ask, told_there
 from gpucheck.verdict import NotApplicable, Unable
 from tests.fakes.answers import facts
 

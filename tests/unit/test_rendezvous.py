@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.rendezvous import Place, Try, cause, is_doubtful, networks, of_place, plain, stray, variables
+from gpucheck.judgement.rendezvous import Place, Try, cause, is_doubtful, networks, of_place, plain, stray, variables
 from tests.fakes.answers import facts
 
 LO = {"name": "lo", "up": True, "ipv4": ["127.0.0.1"], "ipv6": ["::1"]}

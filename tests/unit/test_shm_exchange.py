@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpucheck import shm_exchange as exchange
-from gpucheck.shm_exchange import End
-from gpucheck.shm_need import BATCH_BYTES, MIB, SEGMENT_BYTES, Need
+from gpucheck.judgement import shm_exchange as exchange
+from gpucheck.judgement.shm_exchange import End
+from gpucheck.judgement.shm_need import BATCH_BYTES, MIB, SEGMENT_BYTES, Need
 from gpucheck.verdict import Bug
 
 NEED = Need(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.shm_need import (
+from gpucheck.judgement.shm_need import (
     CHANNELS,
     MIB,
     SEGMENT_BYTES,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpucheck.shm_need import MIB, Need
-from gpucheck.shm_room import Room, judge, room_of
+from gpucheck.judgement.shm_need import MIB, Need
+from gpucheck.judgement.shm_room import Room, judge, room_of
 from gpucheck.verdict import Verdict
 
 NEED = Need(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from gpucheck.tolerance import TOLERANCES, as_args
+from gpucheck.judgement.tolerance import TOLERANCES, as_args
 
 
 def test_float32_is_never_past_a_thousandth_of_the_largest() -> None:

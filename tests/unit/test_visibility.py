@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.visibility import Gpu, bare, missing, view
+from gpucheck.judgement.visibility import Gpu, bare, missing, view
 from tests.fakes.answers import lost_gpu, nvml_gpu, uuid
 
 FOUR = tuple(Gpu.parse(nvml_gpu(index)) for index in range(4))

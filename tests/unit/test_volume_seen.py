@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck import volume_seen as seen
+from gpucheck.judgement import volume_seen as seen
 
 PLACE = {
     "filesystem": "ext4",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, Fit
+from gpucheck.judgement.wheel import Installed, advice, how, judge
 from gpucheck.verdict import Unable, Verdict
-from gpucheck.wheel import Installed, advice, how, judge
 
 FLAGS = {
     "cu130": ("2.14.1+cu130", "13.0", "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),

@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gpucheck.computation import in_use
-from gpucheck.initialisation import view_of
-from gpucheck.nccl_log import SUBSYSTEMS
-from gpucheck.shm_need import CHANNELS, Need
+from gpucheck.judgement.computation import in_use
+from gpucheck.judgement.initialisation import view_of
+from gpucheck.judgement.nccl_log import SUBSYSTEMS
+from gpucheck.judgement.shm_need import CHANNELS, Need
 from gpucheck.verdict import NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.facts import Facts
-    from gpucheck.nccl_log import Version
-    from gpucheck.visibility import Gpu
+    from gpucheck.judgement.nccl_log import Version
+    from gpucheck.judgement.visibility import Gpu
 
 RUN_S: Final = 45.0
 LEAST: Final = 2

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import Cuda
+from gpucheck.judgement.visibility import VARIABLE, Gpu, View, view
 from gpucheck.verdict import Finding, NotApplicable, Verdict
-from gpucheck.visibility import VARIABLE, Gpu, View, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

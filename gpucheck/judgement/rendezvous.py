@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.interfaces import GLOO, NCCL, Interface, gloo, judge, nccl
+from gpucheck.judgement.interfaces import GLOO, NCCL, Interface, gloo, judge, nccl
 from gpucheck.verdict import Finding, Verdict
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucheck.judgement.visibility import bare
 from gpucheck.verdict import Finding, Verdict
-from gpucheck.visibility import bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

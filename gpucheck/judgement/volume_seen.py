@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.shm_need import bytes_text
+from gpucheck.judgement.shm_need import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

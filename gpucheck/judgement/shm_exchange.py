@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.shm_need import (
+from gpucheck.judgement.shm_need import (
     BATCH_BYTES,
     BATCH_SHAPE,
     BATCHES_PER_RANK,
@@ -23,7 +23,7 @@ from gpucheck.verdict import Bug
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpucheck.shm_need import Need
+    from gpucheck.judgement.shm_need import Need
 
 SEGMENTS_S = 20.0
 TENSORS_S = 20.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.shm_need import bytes_text
+from gpucheck.judgement.shm_need import bytes_text
 from gpucheck.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpucheck.shm_need import Need
+    from gpucheck.judgement.shm_need import Need
 
 # Where a file takes memory and nothing else. gVisor and Kata call theirs tmpfs too.
 IN_MEMORY = ("tmpfs", "ramfs")

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import computation, nccl_plan
-from gpucheck.initialisation import hidden_on_purpose
+from gpucheck.judgement import computation, nccl_plan
+from gpucheck.judgement.initialisation import hidden_on_purpose
+from gpucheck.judgement.visibility import Gpu
 from gpucheck.verdict import Unable
-from gpucheck.visibility import Gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gpucheck.facts import Facts
-    from gpucheck.nccl_plan import Cards
+    from gpucheck.judgement.nccl_plan import Cards
 
 
 @dataclass

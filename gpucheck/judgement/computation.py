@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import OLDEST_DRIVER, driver_runs
-from gpucheck.initialisation import bad, cause
+from gpucheck.judgement.initialisation import bad, cause
+from gpucheck.judgement.visibility import bare
 from gpucheck.verdict import Unable, Unexplained
-from gpucheck.visibility import bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpucheck.architecture import Cuda, Wheel
     from gpucheck.facts import Facts
-    from gpucheck.initialisation import Start
+    from gpucheck.judgement.initialisation import Start
     from gpucheck.verdict import Finding
 
 BUSY = "gpu-busy"

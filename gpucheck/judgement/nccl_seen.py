@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from gpucheck import nccl_log
-from gpucheck.nccl_log import Log, Place, Trouble
-from gpucheck.shm_need import bytes_text, size_text
+from gpucheck.judgement import nccl_log
+from gpucheck.judgement.nccl_log import Log, Place, Trouble
+from gpucheck.judgement.shm_need import bytes_text, size_text
 from gpucheck.verdict import Finding, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gpucheck.shm_need import Need
+    from gpucheck.judgement.shm_need import Need
 
 FRAMES: Final = 4
 #: The step before NCCL is asked for anything: what fails there is no fault of NCCL's.
