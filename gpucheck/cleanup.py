@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gpucheck.owner import Owner
 
 ENGINE_USED = "engine-used"
+SETTLE_S = 1.0
 SHM = Path("/dev/shm")
 
 
@@ -43,6 +45,9 @@ def main(argv: list[str]) -> int:
         return 1
     if who is None:
         return 1
+    clean(who, folder)
+    # What the engine was just making when its asker was killed appears after the first look.
+    time.sleep(SETTLE_S)
     clean(who, folder)
     scratch.remove(folder)
     return 0

@@ -15,6 +15,7 @@ import pytest
 
 from tests.plugin.conftest import Bench
 
+ROOT = Path(__file__).parents[2]
 TOKEN = "hf_" + "Q7x" * 12
 LEAKY = """
 import os, sys
@@ -53,11 +54,15 @@ def in_namespace(bench: Bench, setup: str, *args: str, **env: str) -> subprocess
 def test_full_disk(bench: Bench) -> None:
     """With no room for a temporary folder the run says so and what to set, and is undecided; nothing raises."""
     full = "mount -t tmpfs -o size=4k none {0} && head -c 4096 /dev/zero > {0}/fill"
-    setup = " && ".join(full.format(place) for place in ("/tmp", "/var/tmp", "/mnt")) + " && cd /mnt"
+    root = shlex.quote(str(ROOT))
+    # The checkout itself may lie below one of the folders that are covered.
+    keep, back = f"mount --bind {root} /media", f"mkdir -p {root} && mount --bind /media {root}"
+    steps = [keep, *(full.format(place) for place in ("/tmp", "/var/tmp", "/mnt")), back, "cd /mnt"]
+    setup = " && ".join(steps)
     command = [sys.executable, "-m", "gpucheck", "run", "--level=quick", "--record=/dev/null"]
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f"{setup} && exec {shlex.join(command)}"],
-        env={**os.environ, "TMPDIR": "/mnt", "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "TMPDIR": "/mnt", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
