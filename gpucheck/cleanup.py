@@ -7,8 +7,11 @@ controller was killed.
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +19,13 @@ from gpucheck import owner, scratch
 from gpucheck.payload import family
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from gpucheck.owner import Owner
 
 ENGINE_USED = "engine-used"
 SETTLE_S = 1.0
+CONCLUDE_S = 60.0
 SHM = Path("/dev/shm")
 
 
@@ -36,8 +42,41 @@ def clean(who: Owner, folder: Path) -> list[str]:
     return left
 
 
+def conclude(who: Owner, folder: Path, env: Mapping[str, str]) -> list[str]:
+    """Clean up at the end of a run: what an engine holds, in a process of its own, which goes on when we are killed."""
+    if not (folder / ENGINE_USED).exists():
+        return clean(who, folder)
+    argv = [sys.executable, "-B", "-m", "gpucheck.cleanup", str(folder)]
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(env),
+        start_new_session=True,
+    )
+    try:
+        left = process.communicate(timeout=CONCLUDE_S)[0].decode(errors="replace").splitlines()
+    except subprocess.TimeoutExpired:
+        return [f"unknown: the clean-up did not end in {CONCLUDE_S:.0f} s, and goes on"]
+    return left if process.returncode == 0 else [*left, f"unknown: the clean-up ended with {process.returncode}"]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold back Ctrl-C, SIGTERM and SIGHUP meanwhile: an interrupted clean-up leaves what it was to remove."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
 def main(argv: list[str]) -> int:
-    """``FOLDER``: clean up behind the run whose folder that is, and remove the folder."""
+    """``FOLDER [--settle]``: clean up behind the run whose folder that is, remove the folder, print what would not go.
+
+    ``--settle``: look again after a moment; what the engine was just making when its asker was killed appears late.
+    """
     folder = Path(argv[0])
     try:
         who = owner.from_labels(json.loads((folder / "owner.json").read_text()))
@@ -45,11 +84,12 @@ def main(argv: list[str]) -> int:
         return 1
     if who is None:
         return 1
-    clean(who, folder)
-    # What the engine was just making when its asker was killed appears after the first look.
-    time.sleep(SETTLE_S)
-    clean(who, folder)
+    left = clean(who, folder)
+    if "--settle" in argv:
+        time.sleep(SETTLE_S)
+        left = clean(who, folder)
     scratch.remove(folder)
+    sys.stdout.writelines(f"{line}\n" for line in left)
     return 0
 
 

@@ -219,7 +219,7 @@ class Controller:
             self.line(self.run.interruption())
             raise
         self.live("")
-        for text in render.ruled_out_lines(self.run.rows) if self.config.option.verbose <= 0 else ():
+        for text in render.ruled_out_lines(self.run.rows) if self.verbosity <= 0 else ():
             self.line(text)
         self.done = True
         self.replay.rows[:] = self.run.rows
@@ -230,12 +230,17 @@ class Controller:
         """One event of the run: a line a probe; what is under way, on a line that the next one overwrites."""
         if "result" in event:
             self.live("")
-            if render.is_ruled_out(event["result"]) and self.config.option.verbose <= 0:
+            if render.is_ruled_out(event["result"]) and self.verbosity <= 0:
                 return
             for text in (render.probe_line(event["result"]), *render.under_lines(event["result"])):
                 self.line(text)
         elif text := render.progress(event):
             self.live(text)
+
+    @property
+    def verbosity(self) -> int:
+        """How often ``-v`` was given; pytest has no such option where its terminal reporter is switched off."""
+        return int(getattr(self.config.option, "verbose", 0))
 
     def live(self, text: str) -> None:
         """Say what is under way: overwritten on a terminal; elsewhere a line of its own, with ``-v`` only."""
@@ -245,7 +250,7 @@ class Controller:
         if terminal.isatty:
             terminal.rewrite(text, erase=True)
             terminal.rewrite("")  # back to the first column, where the next line begins
-        elif text and self.config.option.verbose > 0:
+        elif text and self.verbosity > 0:
             terminal.write_line(text)
 
     @pytest.hookimpl(optionalhook=True)

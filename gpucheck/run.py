@@ -104,7 +104,8 @@ class Run:
                 self._cannot_begin(error)
 
     def _clean(self, folder: Path) -> None:
-        self.left_behind = cleanup.clean(self.owner, folder)
+        with cleanup.undisturbed():
+            self.left_behind = cleanup.conclude(self.owner, folder, {**os.environ, **_own_path()})
 
     def _probe(self, children: Children, folder: Path, ends: float) -> None:
         self.facts = self._read_facts(children, folder, self.options, Stage())
@@ -125,7 +126,7 @@ class Run:
             deadline_s=max(5.0, to_give.ends - time.monotonic()) + GRACE_S,
             env={**_own_path(), **on.env, "GPUCHECK_GIVEN": str(given), "GPUCHECK_EVENTS": str(events)},
             follow=Follow(events, self._hear),
-            after=[sys.executable, "-B", "-m", "gpucheck.cleanup", str(to_give.folder)],
+            after=[sys.executable, "-B", "-m", "gpucheck.cleanup", str(to_give.folder), "--settle"],
         )
         self._close(reply)
 
