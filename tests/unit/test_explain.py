@@ -279,7 +279,12 @@ def test_a_folder_is_not_a_log(tmp_path: Path, log: Callable[..., str], capsys: 
 
 @pytest.mark.parametrize(
     "content",
-    [Path(sys.executable).read_bytes()[:9000], b"PK\x03\x04torch", bytes(range(256)) * 20, gzip.compress(b"\x7fELF..")],
+    [
+        Path(sys.executable).read_bytes()[:9000],
+        b"PK\x03\x04torch",
+        bytes(range(256)) * 20,
+        gzip.compress(b"\x7fELF..", mtime=0),
+    ],
     ids=["program", "checkpoint", "random", "packed program"],
 )
 def test_a_binary_file_is_not_a_log(
@@ -364,7 +369,12 @@ def test_packed_logs_are_unpacked(
 
 @pytest.mark.parametrize(
     "content",
-    [gzip.compress(b"x" * 100_000)[:60], b"\x1f\x8bnot gzip at all", b"BZh9junkjunkjunk", b"\x28\xb5\x2f\xfd\x04"],
+    [
+        gzip.compress(b"x" * 100_000, mtime=0)[:60],
+        b"\x1f\x8bnot gzip at all",
+        b"BZh9junkjunkjunk",
+        b"\x28\xb5\x2f\xfd\x04",
+    ],
 )
 def test_broken_packing_could_not_be_read(
     content: bytes, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
