@@ -4,6 +4,7 @@ Between the controller and each payload stands a forked supervisor of its own. T
 thread: a lock held by another thread would be held for ever in the child. Standard library plus what it preloads.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -17,6 +18,18 @@ import supervisor
 
 def _threads():
     return len(os.listdir("/proc/self/task"))
+
+
+def _import(modules):
+    """Import them without the garbage collector, which finds nothing meanwhile and takes a tenth of the time.
+
+    Freezing what is there keeps it from touching, and so copying, every page of a fork.
+    """
+    gc.disable()
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
 
 
 def _run(request):
@@ -41,8 +54,7 @@ def main(argv):
     control = socket.socket(fileno=int(argv[0]))
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in argv[1:]:
-        importlib.import_module(module)
+    _import(argv[1:])
     # Preloaded modules must not know the name under which payloads import us twice.
     sys.modules["envelope"] = envelope
     control.sendall(b'{"ready": %d}\n' % _threads())

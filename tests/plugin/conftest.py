@@ -15,6 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Only our own unit tests need that plugin, and loading it costs more than all else of a short run.
+LEAN = ("-p", "no:hypothesispytest")
+
 
 @dataclass
 class Ran:
@@ -64,7 +67,7 @@ class Bench:
         picked = ["-k", keyword] if keyword else []
         site = [f"--gpucheck-probes={self.probes}"] if any(self.probes.glob("test_*.py")) else []
         flags = [*site, f"--gpucheck-record={self.record}", "--gpucheck-level=quick"]
-        return [sys.executable, "-m", "pytest", "--gpucheck", *flags, *picked, *args]
+        return [sys.executable, "-m", "pytest", *LEAN, "--gpucheck", *flags, *picked, *args]
 
     def run(self, *args: str, keyword: str | None = "site", env: dict[str, str] | None = None) -> Ran:
         """Run it."""
