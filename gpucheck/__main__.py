@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import gpucheck
-from gpucheck import profile
-from gpucheck.profile import UsageError
+from gpucheck import interruption, plugin, profile
 from gpucheck.redact import redact
+from gpucheck.usage import UsageError
 from gpucheck.verdict import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpucheck.events import Event
     from gpucheck.profile import Options
+    from gpucheck.run import Selection
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,11 +44,12 @@ def _say(*lines: str, end: str = "\n") -> None:
 
 def _run(argv: Sequence[str]) -> int:
     parser = Parser(prog="gpucheck run", description="Probe this machine, without a pytest session.")
+    texts = {**plugin.TEXTS, **plugin.LISTS, **plugin.FLAGS}
     for option in profile.OPTIONS.values():
         action: dict[str, Any] = {"action": "append" if option.many else "store_true" if option.flag else "store"}
         if not option.flag:
             action["metavar"] = option.name.upper()
-        parser.add_argument(f"--{option.name}", f"--gpucheck-{option.name}", help=option.help, **action)
+        parser.add_argument(f"--{option.name}", f"--gpucheck-{option.name}", help=texts[option.name], **action)
     parser.add_argument("-k", dest="keyword", default="", help="only probes whose name matches this expression")
     parser.add_argument(
         "-x", dest="maxfail", action="store_const", const=1, default=0, help="stop at the first failure"
@@ -60,34 +62,38 @@ def _run(argv: Sequence[str]) -> int:
     return _perform(profile.resolve(named), selection)
 
 
-def _perform(options: Options, selection: Any) -> int:
+def _perform(options: Options, selection: Selection) -> int:
     from gpucheck import render
     from gpucheck.run import Run
 
-    def show(event: dict[str, Any]) -> None:
-        if sys.stdout is not None and sys.stdout.isatty():
-            # Overwritten by the next line; \x1b[K clears what is left of it.
-            _say(f"\r{render.progress(event)}\x1b[K", end="\r")
-        if "result" in event and not render.is_ruled_out(event["result"]):
-            _say(render.probe_line(event["result"]), *render.under_lines(event["result"]))
-
-    run = Run(options, selection, show)
+    run = Run(options, selection)
+    run.ledger.show = _show
     _say(*render.header(gpucheck.__version__, options["level"], str(run.path), options["rehearse"]))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
-    try:
-        run.perform()
-        status = run.status()
-    except KeyboardInterrupt:
-        status = Exit.INTERRUPTED
-        run.notes.append(run.interruption())
-    _say(*render.ruled_out_lines(run.rows), "", *render.blocks(run.rows), *run.closing_lines(), render.counts(run.rows))
-    run.finish(status)
+    with interruption.by_signals():
+        try:
+            run.perform()
+            status = run.status()
+        except UsageError:
+            run.finish(Exit.USAGE)
+            raise
+        except KeyboardInterrupt:
+            status = Exit.INTERRUPTED
+            run.notes.append(run.interruption())
+        rows = run.ledger.rows
+        _say(*render.ruled_out_lines(rows), "", *render.blocks(rows), *run.closing_lines(), render.counts(rows))
+        run.finish(status)
     return int(status)
 
 
-def _interrupt(number: int, _: Any) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+def _show(event: Event) -> None:
+    from gpucheck import render
+    from gpucheck.events import Judged
+
+    if sys.stdout is not None and sys.stdout.isatty():
+        # Overwritten by the next line; \x1b[K clears what is left of it.
+        _say(f"\r{render.progress(event)}\x1b[K", end="\r")
+    if isinstance(event, Judged) and not render.is_ruled_out(event.row):
+        _say(render.probe_line(event.row), *render.under_lines(event.row))
 
 
 def _list(argv: Sequence[str]) -> int:
@@ -102,12 +108,12 @@ def _list(argv: Sequence[str]) -> int:
         from gpucheck import pitfalls
 
         for entry in pitfalls.load().values():
-            print(f"{entry.id:<32} {entry.headline}")
+            _say(f"{entry.id:<32} {entry.headline}")
         return 0
     from gpucheck import catalogue
 
     for probe in catalogue.probes():
-        print(f"{probe.id:<24} {probe.level:<8} {probe.title}")
+        _say(f"{probe.id:<24} {probe.level:<8} {probe.title}")
     return 0
 
 
@@ -116,8 +122,7 @@ def _list_faults() -> None:
 
     for fault in FAULTS.values():
         needs = f"; needs {', '.join(fault.needs)}" if fault.needs else ""
-        print(f"{fault.id:<24} {fault.title}")
-        print(f"{'':<24} {fault.probe} says {' or '.join(fault.pitfalls)}{needs}")
+        _say(f"{fault.id:<24} {fault.title}", f"{'':<24} {fault.probe} says {' or '.join(fault.pitfalls)}{needs}")
 
 
 def _explain(argv: Sequence[str]) -> int:
@@ -155,11 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv and argv[0] in COMMANDS:
         return _command(argv[0], argv[1:])
     if argv and argv[0] == "--version":
-        print(gpucheck.__version__)
+        _say(gpucheck.__version__)
         return 0
-    print("usage: gpucheck COMMAND [ARGUMENTS]\n")
-    for name, (_, text) in COMMANDS.items():
-        print(f"  {name:<10} {text}")
+    _say("usage: gpucheck COMMAND [ARGUMENTS]\n", *(f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()))
     asked = bool(argv) and argv[0] in ("-h", "--help")
     if argv and not asked:
         print(f"\ngpucheck: no command is called {argv[0]!r}", file=sys.stderr)

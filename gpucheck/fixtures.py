@@ -5,15 +5,18 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpucheck import scratch
 from gpucheck.engine import OPEN_S, Container, open_engine
 from gpucheck.engine.find import Missing
+from gpucheck.events import Went
 from gpucheck.faults import UNCHANGED
-from gpucheck.inner import REPORT, Inner, mark_of
+from gpucheck.inner import session
+from gpucheck.inner.mark import mark_of
+from gpucheck.inner.protocol import REPORT
 from gpucheck.judgement import own_code
 from gpucheck.process import Children
 from gpucheck.verdict import NotApplicable, Unable
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
     from gpucheck.faults import Change
+    from gpucheck.inner.session import Session
     from gpucheck.judgement.own_code import OwnCode
     from gpucheck.process import Reply
     from gpucheck.profile import Options
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 ROOM_S = 2.0
 
 
-def _inner(request: pytest.FixtureRequest) -> Inner:
-    return cast("Inner", request.config.pluginmanager.get_plugin("gpucheck-inner"))
+def _inner(request: pytest.FixtureRequest) -> Session:
+    return session.of(request.config)
 
 
 @pytest.fixture
@@ -119,7 +123,7 @@ def child(request: pytest.FixtureRequest, children: Children, deadline: Deadline
     """Run payloads in children."""
     inner = _inner(request)
     made = request.node.stash[REPORT]
-    children.progress = lambda text: inner.tell(leg=text, probe=made.probe)
+    children.progress = lambda text: inner.tell(Went(made.probe, text))
     yield Child(children, deadline, request.path.parent, inner.change)
     children.progress = lambda _: None
 
@@ -127,7 +131,7 @@ def child(request: pytest.FixtureRequest, children: Children, deadline: Deadline
 class Engines:
     """Opens the engine once, at the first probe that asks; what came of it is the same for every later one."""
 
-    def __init__(self, inner: Inner, children: Children) -> None:
+    def __init__(self, inner: Session, children: Children) -> None:
         self.inner = inner
         self.children = children
         self.calls: list[Children] = []

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gpucheck.profile import Options
 
 
+GIVEN, EVENTS = "GPUCHECK_GIVEN", "GPUCHECK_EVENTS"
+"""The variables that name the file of that object, and the one for :mod:`gpucheck.events`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """Everything that the probes' side needs.

@@ -6,6 +6,7 @@ never sees half a row followed by another. Readers keep keys they do not know an
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import sys
@@ -14,17 +15,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.redact import redact
-from gpucheck.verdict import Because, Finding, NotRun, Result, Subject, Verdict
+from gpucheck.redact import redacted
+from gpucheck.verdict import Because, Finding, NotRun, Result, Subject, Verdict, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gpucheck.verdict import Policy
 
 SCHEMA = 1
+PROBE_VERSION = 1
 KEEP = 100
 SUFFIX = ".jsonl"
 REHEARSAL = "rehearsal-"
 """How the names of rehearsals' records begin: they are no runs of the machine."""
+
+
+def now() -> str:
+    """The time in UTC, to the millisecond."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def state_folder() -> Path:
@@ -54,16 +63,13 @@ class Record:
                 sys.stderr.write(line.decode())
         return whole
 
-
-def redacted(value: Any) -> Any:
-    """The same value with every secret in its texts masked: the last gate that a row passes."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {name: redacted(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [redacted(item) for item in value]
-    return value
+    def judged(self, result: Result, policy: Policy, spoken: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Write a result, with what ``policy`` makes of it and the words of its findings, where there are any."""
+        row = result_row(result)
+        row |= {"outcome": outcome(result, policy).value, "probe_version": PROBE_VERSION}
+        for finding, said in zip(row["findings"], spoken, strict=True):
+            finding.update(said)
+        return self.append("result", row)
 
 
 def _append(path: Path, line: bytes, *, durable: bool) -> None:
@@ -80,29 +86,31 @@ def _append(path: Path, line: bytes, *, durable: bool) -> None:
         os.close(descriptor)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Any]:
     """The rows of a record; a torn last line is dropped. Raises OSError, and ValueError for a torn line elsewhere."""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text.split("\n")
-    whole, last = lines[:-1], lines[-1]
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     rows = []
-    for number, line in enumerate(whole, 1):
+    for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number} is not a row of a record: {error}") from None
-        rows.append(row)
-    if last and not rows:
-        raise ValueError(f"{path} is not a record")
+            rows += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError):
+            # The last line may be torn: the run that wrote it died.
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: not JSON, so not a record") from None
     return rows
 
 
+def newest(folder: Path) -> Iterator[Path]:
+    """The records of a state folder that are runs of the machine, newest first; run ids sort by time."""
+    yield from sorted(folder.glob(f"[!{REHEARSAL[0]}]*{SUFFIX}"), reverse=True)
+
+
 def prune(folder: Path, keep: int = KEEP) -> None:
-    """Keep the newest ``keep`` records of the state folder, and as many of rehearsals; run ids sort by time."""
-    for pattern in (f"[!{REHEARSAL[0]}]*{SUFFIX}", f"{REHEARSAL}*{SUFFIX}"):
-        for path in sorted(folder.glob(pattern))[:-keep]:
-            with suppress(OSError):
-                path.unlink()
+    """Keep the newest ``keep`` records of the state folder, and as many of rehearsals."""
+    rehearsals = sorted(folder.glob(f"{REHEARSAL}*{SUFFIX}"), reverse=True)
+    for path in (*list(newest(folder))[keep:], *rehearsals[keep:]):
+        with suppress(OSError):
+            path.unlink()
 
 
 def result_row(result: Result) -> dict[str, Any]:

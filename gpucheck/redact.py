@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,6 +118,17 @@ def redact(text: str) -> str:
         if any(needle in lowered for needle in needles):
             text = pattern.sub(_mask, text)
     return text
+
+
+def redacted(value: Any) -> Any:
+    """The same value with every secret in its texts masked: the last gate before anything is written."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {name: redacted(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(item) for item in value]
+    return value
 
 
 def _mask(match: re.Match[str]) -> str:

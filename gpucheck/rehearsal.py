@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpucheck.faults import FAULTS, UNCHANGED
-from gpucheck.profile import UsageError
+from gpucheck.usage import UsageError
 from gpucheck.verdict import Exit, Verdict
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def _obstacles(results: Iterable[Result]) -> Iterable[str]:
             yield str(result.because.value)
 
 
-def exit_of(outcomes: Sequence[Outcome]) -> Exit:
-    """1 when every fault turned its probe red, 10 otherwise."""
-    return Exit.BAD if all(outcome.end is End.BROUGHT_UP for outcome in outcomes) else Exit.UNDECIDED
+def exit_of(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> Exit:
+    """1 when every fault was rehearsed and turned its probe red, 10 otherwise."""
+    red = [outcome for outcome in outcomes if outcome.end is End.BROUGHT_UP]
+    return Exit.BAD if len(red) == len(faults) else Exit.UNDECIDED

@@ -5,8 +5,12 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.events import Started, Went
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gpucheck.events import Event
 
 WIDTH = 80
 INDENT = 11
@@ -32,11 +36,14 @@ def probe_line(row: Row) -> str:
     return f"  {verdict:<15} {row['probe']:<24} {_cut(subject, 26):<26} {row['duration_s']:>7.1f} s"
 
 
-def progress(event: Mapping[str, Any]) -> str:
-    """What is under way, in less than a line: the probe, and its leg that has just ended; empty for other events."""
-    if "start" in event:
-        return _cut(f"    … {event['start']['probe']}", WIDTH - 1)
-    return _cut(f"    … {event['probe']}: {event['leg']}", WIDTH - 1) if "leg" in event else ""
+def progress(event: Event) -> str:
+    """What is under way, in less than a line: the probe, and how far it is; empty for other events."""
+    match event:
+        case Started(probe=probe):
+            return _cut(f"    … {probe}", WIDTH - 1)
+        case Went(probe=probe, text=text):
+            return _cut(f"    … {probe}: {text}", WIDTH - 1)
+    return ""
 
 
 def ruled_out_lines(rows: Iterable[Row]) -> Iterator[str]:

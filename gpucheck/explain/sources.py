@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from dataclasses import dataclass
@@ -111,19 +110,14 @@ def facts_of_record(path: Path) -> Facts:
 
 
 def _rows(path: Path) -> list[Any]:
+    from gpucheck import record
+
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        return record.read(path)
     except OSError as error:
-        raise Unreadable(f"--facts {path}: {error.strerror}") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            rows += [json.loads(line)] if line.strip() else []
-        except (ValueError, RecursionError):
-            # The last line may be torn: the run that wrote it died.
-            if number < len(lines):
-                raise Unreadable(f"--facts {path}, line {number}: not JSON, so not a record") from None
-    return rows
+        raise Unreadable(f"--facts {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise Unreadable(f"--facts {error}") from None
 
 
 def _fact(path: Path, name: str, row: object) -> Fact:

@@ -129,5 +129,5 @@ def test_a_users_broken_dataset(bench: Bench) -> None:
     asked = ["--gpucheck-level=default", "--gpucheck-dataset=mine:Broken", "-rs"]
     ran = bench.run(*asked, "test_mine.py", keyword="dataset_spawn or mine")
     assert ran.status == 1
-    assert "gpucheck: dataset-spawn-safe bad on this machine" in ran.out
+    assert "gpucheck: dataset-spawn-safe is bad on this machine" in ran.out
     assert "dataset.transform" in ran.out

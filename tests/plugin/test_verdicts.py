@@ -95,7 +95,7 @@ def test_an_empty_run_says_what_emptied_it(full_bench: Bench) -> None:
     """An empty run is no pass, and one line says why it was empty."""
     ran = full_bench.run(keyword="nonexistent")
     assert ran.status == 5
-    assert "nothing was judged: 0 probes planned" in ran.out
+    assert "nothing was judged: no probe is selected by -k nonexistent" in ran.out
     assert "-k nonexistent" in ran.out
 
 
@@ -223,6 +223,26 @@ def test_probe_files_that_cannot_be_collected_leave_a_row(bench: Bench) -> None:
     ran = bench.run("test_mine.py", keyword=None)
     assert ran.status == 10, ran.out
     assert "before it had a plan" in " ".join(ran.out.split())
+
+
+def test_a_broken_file_is_a_row_also_when_a_probe_in_a_subfolder_is_required(bench: Bench) -> None:
+    """What is required is looked for by the names of files, wherever they lie; no file is parsed for it."""
+    bench.probe("site_ok", "report.saw('x')")
+    (bench.probes / "more").mkdir()
+    (bench.probes / "test_site_ok.py").rename(bench.probes / "more" / "test_site_deeper.py")
+    (bench.probes / "test_site_torn.py").write_text("def test_site_torn(\n")
+    # The folder counts for the bench when a file of probes lies in it.
+    ran = bench.run("--gpucheck-require=site-deeper", keyword="site")
+    assert ran.status == 10, ran.out + ran.err
+    assert ran.verdicts == {"site-deeper": "ok", "site-torn": "checker-error"}
+
+
+def test_the_gate_says_what_closed_it(full_bench: Bench) -> None:
+    """A required probe that could not look is not called bad."""
+    full_bench.write(test_mine_py="def test_mine(): pass")
+    ran = full_bench.run("--gpucheck-require=site-unable", "-rs", "test_mine.py", keyword="site_unable or mine")
+    assert ran.status == 1, ran.out
+    assert "gpucheck: site-unable is unable on this machine" in " ".join(ran.out.split())
 
 
 def test_what_the_operator_named_and_nobody_judged_is_said(bench: Bench) -> None:

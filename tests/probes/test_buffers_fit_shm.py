@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -232,7 +233,7 @@ def test_the_sweep_finds_the_smallest_size_that_works() -> None:
     result = judged(tmpfs("1g"), options=SWEEP)
     assert result["verdict"] == "ok", result
     seen = text(result)
-    assert "64m: no space after 6 of" in seen
+    assert re.search("64m: no space after [56] of", seen)  # what the other was making then may not have been told
     assert "with ftruncate, as NCCL 2.12 to 2.18 does it, a process was killed by SIGBUS" in seen
     assert "smallest of those tried that works: 256m" in seen
     assert result["measures"]["smallest_working_shm_bytes"] == 256 << 20
@@ -340,7 +341,7 @@ def test_in_real_containers_64m_fails_and_the_smallest_size_of_the_namespaces_wo
     asked.smallest = 256 << 20
     asked.at_container()
     refused, works = asked.report.evidence
-    assert "--shm-size=64m: no space after 6 of 25 NCCL segments (ENOSPC)" in refused
+    assert re.search(r"--shm-size=64m: no space after [56] of 25 NCCL segments \(ENOSPC\)", refused)
     assert "--shm-size=256m: 25 segments of 9.2 MiB filled by one process and read back by the other" in works
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import gpucheck
 from gpucheck import catalogue, pitfalls
-from gpucheck.inner import DISTURBANCE, LEVELS, Mark
+from gpucheck.inner.mark import Mark
+from gpucheck.levels import DISTURBANCE, LEVELS
 
 PACKAGE = Path(gpucheck.__file__).parent
 TESTS = Path(__file__).parents[1]

@@ -142,11 +142,13 @@ def test_a_fault_that_could_not_be_rehearsed(seen: list[Result], why: str) -> No
 
 
 def test_the_status_of_a_rehearsal() -> None:
-    """1 when every fault turned its probe red, 10 when one did not."""
+    """1 when every fault turned its probe red, 10 when one did not, or was not even tried."""
     red = rehearsal.Outcome(FAULT, End.BROUGHT_UP)
-    assert exit_of([red, red]) is Exit.BAD
+    faults = [FAULT, FAULT]
+    assert exit_of(faults, [red, red]) is Exit.BAD
     for other in (End.NOT_REHEARSED, End.MISSED):
-        assert exit_of([red, rehearsal.Outcome(FAULT, other)]) is Exit.UNDECIDED
+        assert exit_of(faults, [red, rehearsal.Outcome(FAULT, other)]) is Exit.UNDECIDED
+    assert exit_of(faults, [red]) is exit_of(faults, []) is Exit.UNDECIDED
 
 
 @pytest.mark.parametrize(

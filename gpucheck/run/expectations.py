@@ -1,0 +1,49 @@
+"""Who expects GPUs here beside what the facts of the machine say: the profile, and the last record that saw some."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from gpucheck import record
+from gpucheck.facts import Expectation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpucheck.profile import Options
+
+# A run of a hundred that saw none must not cost a hundred records' worth of JSON.
+_SAW_SOME = re.compile(r'"usable_gpus": [1-9]')
+
+
+def of(options: Options, machine: dict[str, Any]) -> list[Expectation]:
+    """The profile's where it says a number, which settles it; else the last record's."""
+    gpus = options.profile.expect.get("gpus")
+    if gpus is not None:
+        return [Expectation(f"the profile {options.profile.path}", gpus)] if gpus else []
+    return [] if options["rehearse"] else of_last_record(record.state_folder(), machine)
+
+
+def of_last_record(folder: Path, machine: dict[str, Any]) -> list[Expectation]:
+    """What this machine had when GPUs were last seen on it. A container or a job may be given another part of it."""
+    if machine["container"] != "none" or machine["scheduler"] or not machine["id"]:
+        return []
+    for path in record.newest(folder):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+            count = _usable(text, machine) if _SAW_SOME.search(text) else 0
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # somebody else's file, or a torn one, is no witness
+        if count:
+            return [Expectation(f"the record of {path.stem}, the last run here that saw GPUs", count)]
+    return []
+
+
+def _usable(text: str, machine: dict[str, Any]) -> int:
+    rows = [json.loads(line) for line in text.splitlines()]
+    if any(rows[0]["machine"][name] != machine[name] for name in ("id", "container", "scheduler")):
+        return 0
+    told = [row["measures"].get("usable_gpus", 0) for row in rows if row["kind"] == "result"]
+    return int(max(told, default=0))

@@ -1,0 +1,44 @@
+"""``gpucheck run`` and ``gpucheck list``: the same run without a pytest session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "gpucheck")
+
+
+def gpucheck(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run it."""
+    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+
+
+def test_a_selection_that_pytest_refuses(tmp_path: Path) -> None:
+    """Status 4, the reason in a line, and a record that was closed: the run did not die."""
+    record = tmp_path / "r.jsonl"
+    ran = gpucheck("run", "--level=quick", "-k", "a b", f"--record={record}", cwd=tmp_path)
+    assert ran.returncode == 4, ran.stdout + ran.stderr
+    assert "Wrong expression passed to '-k': a b" in ran.stderr
+    last = json.loads(record.read_text().splitlines()[-1])
+    assert (last["kind"], last["exit"]) == ("summary", 4)
+
+
+def test_the_help_says_what_the_plugins_help_says(tmp_path: Path) -> None:
+    """One wording for both ways in."""
+    assert "judge this Python without installing into it" in gpucheck("run", "--help", cwd=tmp_path).stdout
+
+
+def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
+    """A closed pipe ends the talk; it is no bug of ours and no status of its own."""
+    for what in ("--pitfalls", "--faults"):
+        read, write = os.pipe()
+        os.close(read)
+        ran = subprocess.run([*COMMAND, "list", what], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+        os.close(write)
+        assert (ran.returncode, ran.stderr) == (0, b"")
