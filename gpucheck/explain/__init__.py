@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import locale
 import os
 import sys
 from pathlib import Path
@@ -18,7 +17,8 @@ from gpucheck.diagnose import Origin, Scan, judge, lexicon, wanted_facts
 from gpucheck.explain.layout import printable
 from gpucheck.explain.report import as_json, as_text, entry_as_json, entry_as_text
 from gpucheck.explain.sources import Unreadable, facts_of_host, facts_of_record, file_here, read_logs
-from gpucheck.pitfalls import LANGUAGES, load
+from gpucheck.language import LANGUAGES, of_locale
+from gpucheck.pitfalls import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,7 +51,6 @@ exit status: 0 nothing found (or an id explained), 1 found, 2 could not read"""
 def main(argv: Sequence[str]) -> int:
     """Runs the command with the arguments after ``explain``; the exit status."""
     options = _parser().parse_args(argv)
-    options.lang = options.lang or _language()
     try:
         return _explain(options)
     except Unreadable as problem:
@@ -80,16 +79,12 @@ def _parser() -> argparse.ArgumentParser:
         "--facts", metavar="FILE", type=Path, help="judge with the facts of this record, not of this host"
     )
     parser.add_argument("--no-host", action="store_true", help="judge by the text alone; read nothing else here")
-    parser.add_argument("--lang", choices=LANGUAGES, help="language of the answers; default: by locale")
+    given = os.environ.get("GPUCHECK_LANG") or None
+    if given not in (None, *LANGUAGES):
+        parser.error(f"GPUCHECK_LANG={given!r}: allowed is {' or '.join(LANGUAGES)}")
+    help_ = "language of the answers; default: GPUCHECK_LANG, or by locale"
+    parser.add_argument("--lang", choices=LANGUAGES, default=given or of_locale(), help=help_)
     return parser
-
-
-def _language() -> str:
-    """The language of the environment's locale: Chinese, or else English."""
-    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
-        if value := os.environ.get(name):
-            return "zh" if value.lower().startswith("zh") else "en"
-    return "zh" if (locale.getlocale()[0] or "").lower().startswith("zh") else "en"
 
 
 def _explain(options: argparse.Namespace) -> int:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 HERE = Path(__file__).parent
-LANGUAGES = ("en", "zh")
 ANYTHING = "*"
 
 
@@ -119,7 +118,7 @@ class Pitfall:
     sources: tuple[str, ...] = ()
 
     def words(self, language: str) -> Words:
-        """The prose in ``language``, one of :data:`LANGUAGES`."""
+        """The prose in ``language``, one of :data:`gpucheck.language.LANGUAGES`."""
         if language == "zh":
             return Words(self.headline_zh, self.wrong_guess_zh, self.cause_zh, self.remedy_zh)
         return Words(self.headline, self.wrong_guess, self.cause, self.remedy)

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.language import of_locale
 from gpucheck.levels import BUDGET_S
 from gpucheck.profile.file import Profile, read_profile
 from gpucheck.profile.options import OPTIONS, Option
@@ -49,8 +50,7 @@ class Options:
     @property
     def lang(self) -> str:
         """``en`` or ``zh``: as given, else by the locale."""
-        locale = os.environ.get("LC_ALL") or os.environ.get("LC_MESSAGES") or os.environ.get("LANG") or ""
-        return self["lang"] or ("zh" if locale.lower().startswith("zh") else "en")
+        return self["lang"] or of_locale()
 
     @property
     def policy(self) -> Policy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.language import LANGUAGES
 from gpucheck.levels import DISTURBANCE, LEVELS
 from gpucheck.profile import values
 from gpucheck.usage import UsageError
@@ -67,7 +68,7 @@ OPTIONS = {
         Option("no-gate", values.flag, "yes or no", default=False, flag=True),
         Option("disturb", values.choice(*DISTURBANCE), "none, idle or any", "idle"),
         Option("record", str, "a file that can be written", ini=True),
-        Option("lang", values.choice("en", "zh"), "en or zh"),
+        Option("lang", values.choice(*LANGUAGES), "en or zh"),
         Option("rehearse", values.words, "fault ids (gpucheck list --faults)", ()),
     )
 }

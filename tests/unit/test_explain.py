@@ -407,6 +407,17 @@ def test_language_by_locale(
     assert load()["shm-too-small"].words(language).headline in capsys.readouterr().out
 
 
+def test_language_by_variable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As every option of a run, the language may be set for good; a wrong one is named."""
+    monkeypatch.setenv("GPUCHECK_LANG", "zh")
+    assert main(["shm-too-small"]) == 0
+    assert re.search("[\u4e00-\u9fff]", capsys.readouterr().out)
+    monkeypatch.setenv("GPUCHECK_LANG", "fr")
+    with pytest.raises(SystemExit):
+        main(["shm-too-small"])
+    assert "GPUCHECK_LANG='fr': allowed is en or zh" in capsys.readouterr().err
+
+
 def test_a_pipe_is_read_and_the_host_is_not() -> None:
     """`… | gpucheck explain - --no-host` explains standard input and imports no reader of facts."""
     code = RUN[2].replace(
