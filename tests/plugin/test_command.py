@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -42,3 +44,27 @@ def test_a_reader_that_has_seen_enough(tmp_path: Path) -> None:
         ran = subprocess.run([*COMMAND, "list", what], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
         os.close(write)
         assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_gpus_that_were_here_last_night_are_missed(tmp_path: Path) -> None:
+    """The last record that saw GPUs on this machine expects them; a profile that says otherwise settles it."""
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+
+    def status(*args: str) -> tuple[int, str]:
+        command = [*COMMAND, "run", "--level=quick", "-k", "gpus-present", *args]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+        return ran.returncode, ran.stdout
+
+    assert status()[0] == 5
+    (record,) = (tmp_path / "gpucheck").glob("*.jsonl")
+    rows = [json.loads(line) for line in record.read_text().splitlines()]
+    if rows[0]["machine"]["container"] != "none" or rows[0]["machine"]["scheduler"]:
+        pytest.skip("inside a container or a job nothing is expected by what was seen before")
+    next(row for row in rows if row["kind"] == "result")["measures"]["usable_gpus"] = 8
+    record.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, said = status()
+    assert code == 1, said
+    assert "the last run here that saw GPUs: 8" in " ".join(said.split())
+    profile = tmp_path / "node.toml"
+    profile.write_text("[expect]\ngpus = 0\n")
+    assert status(f"--profile={profile}")[0] == 5
