@@ -35,7 +35,7 @@ class Option:
             return given
         if self.many:
             texts = given if isinstance(given, (list, tuple)) else [given]
-            return tuple(self._parse(str(text), origin) for text in texts)
+            return tuple(dict.fromkeys(self._parse(str(text), origin) for text in texts))
         text = ",".join(str(part) for part in given) if isinstance(given, (list, tuple)) else str(given)
         return self._parse(text, origin)
 
@@ -47,6 +47,7 @@ class Option:
 
 
 _SHM = ("64m", "128m", "256m", "512m", "1g")
+_IMAGE = "one image as the engine names it: name:tag, registry:5000/team/name@sha256:…, or its id"
 _ENGINES = ("auto", "docker", "podman", "none")
 OPTIONS = {
     option.name: option
@@ -55,7 +56,7 @@ OPTIONS = {
         Option("budget", values.seconds, "seconds, more than 0"),
         Option("python", values.executable, "an executable Python"),
         Option("engine", values.choice(*_ENGINES), "auto, docker, podman or none", "auto", ini=True),
-        Option("image", str, "an image that the engine has", (), many=True),
+        Option("image", values.reference, _IMAGE, (), many=True),
         Option("shm", values.sizes, "sizes such as 64m,256m,1g, or host", _SHM),
         Option("dataset", values.factory, "MODULE:FACTORY"),
         Option("model", values.factory, "MODULE:FACTORY"),

@@ -98,6 +98,22 @@ def file(text: str) -> str:
     return str(Path(text).resolve())
 
 
+# The grammar of a reference (distribution/reference): registry and its port, lower-case path, tag, digest; or an id.
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::\d+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9+.]+:[0-9a-f]{32,128})?",
+    re.ASCII,
+)
+
+
+def reference(text: str) -> str:
+    """The name of an image."""
+    if not _REFERENCE.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
 def factory(text: str) -> str:
     """``MODULE:FACTORY``."""
     if not re.fullmatch(r"[\w.]+:[\w.]+", text):

@@ -22,8 +22,8 @@ def resolved(folder: Path, text: str) -> profile.Options:
 
 
 def test_each_entry_of_a_list_is_one(tmp_path: Path) -> None:
-    """Two images are two, and the reason of an acceptance keeps its commas."""
-    found = resolved(tmp_path, '[options]\nimage = ["a:1", "b:2"]\naccept = ["x=one, two", "y=three"]\n')
+    """Two images are two, named twice or not; and the reason of an acceptance keeps its commas."""
+    found = resolved(tmp_path, '[options]\nimage = ["a:1", "b:2", "a:1"]\naccept = ["x=one, two", "y=three"]\n')
     assert found["image"] == ("a:1", "b:2")
     assert found["accept"] == (Acceptance("x", "one, two"), Acceptance("y", "three"))
     assert found.settings["image"].origin == "profile"
