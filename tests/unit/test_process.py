@@ -53,11 +53,13 @@ PAYLOADS = {
     "daemon": (
         "import os, time\n"
         "def main(args):\n"
-        "    if os.fork() == 0:\n"
+        "    between = os.fork()\n"
+        "    if between == 0:\n"
         "        os.setsid()\n"
         "        if os.fork() == 0:\n"
         "            time.sleep(300)\n"
         "        os._exit(0)\n"
+        "    os.waitpid(between, 0)\n"
         "    return 1\n"
     ),
     "huge": "def main(args):\n    return 'x' * (2 << 20)\n",
