@@ -245,7 +245,8 @@ def _sha256(path: str) -> str:
 
 def _told(error: OSError) -> str:
     """Why the run broke off, in words for whoever has to make room for it."""
-    if error.errno in _NO_ROOM:
+    # tempfile says ENOENT, of no file in particular, where none of its folders can be written.
+    if error.errno in _NO_ROOM or (error.errno == errno.ENOENT and error.filename is None):
         where = error.filename or "the temporary folder"
         return f"no place to work: {where}: {error.strerror}; set TMPDIR to a folder that can be written"
     return f"the run broke off: {error}"

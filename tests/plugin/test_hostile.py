@@ -127,7 +127,7 @@ def test_gate_skips_the_users_tests_with_the_reason(full_bench: Bench) -> None:
     ran = full_bench.run("-rs", "test_mine.py", keyword="site_bad or mine")
     assert ran.status == 1
     assert "1 failed, 1 skipped" in ran.out
-    assert "gpucheck: site-bad bad on this machine" in ran.out
+    assert "gpucheck: site-bad is bad on this machine" in ran.out
     ran = full_bench.run("--gpucheck-no-gate", "test_mine.py", keyword="site_bad or mine")
     assert ran.status == 1
     assert "1 failed, 1 passed" in ran.out
