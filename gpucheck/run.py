@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent
 FACTS_S = 30.0
+FACTS_MARGIN_S = 2.0
 GRACE_S = 15.0
 
 
@@ -204,13 +205,14 @@ class Run:
 
     def _read_facts(self, children: Children, folder: Path, options: Options, on: Stage) -> Facts:
         out = folder / "facts.json"
-        # One child of theirs that hangs, a driver say, must leave time to read the rest.
-        limit_s = min(FACTS_S, options.budget_s)
-        argv = [sys.executable, "-B", "-m", "gpucheck.facts", "--out", str(out), "--deadline", str(limit_s / 2)]
+        limit_s = max(5.0, min(FACTS_S, options.budget_s))
+        # They end by themselves before they are ended: what was read by then is written, whatever hangs.
+        own_s = str(limit_s - FACTS_MARGIN_S)
+        argv = [sys.executable, "-B", "-m", "gpucheck.facts", "--out", str(out), "--deadline", own_s]
         if self.options["python"]:
             argv += ["--python", self.options["python"]]
         out.unlink(missing_ok=True)
-        reply = children.run_argv(on.argv(argv), deadline_s=max(5.0, limit_s), env={**_own_path(), **on.env})
+        reply = children.run_argv(on.argv(argv), deadline_s=limit_s, env={**_own_path(), **on.env})
         try:
             facts = Facts.from_json(json.loads(out.read_text(encoding="utf-8")))
         except (OSError, ValueError):

@@ -116,16 +116,16 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def ask_payload(tree: Tree, python: str, payload: str, args: Mapping[str, Json], deadline_s: float = math.inf) -> Json:
-    """What ``main(args)`` of ``payload`` returned under ``python``, by ``deadline_s`` or the tree's deadline.
+    """What ``main(args)`` of ``payload`` returned under ``python``, by ``deadline_s`` or as the tree has time.
 
     Raises Unknown with how the child ended when it gave no answer, RuntimeError when the payload itself broke.
     """
-    return _answer(tree, [python], payload, args, min(deadline_s, tree.deadline_s))
+    return _answer(tree, [python], payload, args, tree.left_s(deadline_s))
 
 
-def ask_own(tree: Tree, payload: str, args: Mapping[str, Json], deadline_s: float) -> Json:
+def ask_own(tree: Tree, payload: str, args: Mapping[str, Json], deadline_s: float = math.inf) -> Json:
     """The same for a payload that needs nothing but our own Python's standard library."""
-    return _answer(tree, [sys.executable, *_ISOLATED], payload, args, min(deadline_s, tree.deadline_s))
+    return _answer(tree, [sys.executable, *_ISOLATED], payload, args, tree.left_s(deadline_s))
 
 
 def _answer(tree: Tree, python: Sequence[str], payload: str, args: Mapping[str, Json], deadline_s: float) -> Json:
@@ -145,7 +145,7 @@ def files(tree: Tree, names: Sequence[str]) -> dict[str, str | None]:
     """The texts of files that a driver or a server answers for; None where there is none. Raises Unknown on a hang."""
     paths = [str(tree.path(name)) for name in names]
     try:
-        found = ask_own(tree, "read_files", {"paths": paths}, tree.deadline_s)
+        found = ask_own(tree, "read_files", {"paths": paths})
     except Unknown as unknown:
         raise Unknown(names[0], unknown.why) from unknown
     return {name: found[path] for name, path in zip(names, paths, strict=True)}

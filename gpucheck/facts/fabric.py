@@ -20,6 +20,7 @@ _PID_FILE: Final = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"
 _COMMAND_NAME: Final = "nv-fabricmanager"[:15]
 _PACKAGE: Final = re.compile(r"nvidia-fabricmanager(?:-\d+)?|nvlink5-\d+")
 _VERSION: Final = re.compile(r"\d{3}\.\d{2,3}(?:\.\d{2,3})?")
+_ASK_S: Final = 2.0
 
 
 def _manager(tree: Tree) -> Reading:
@@ -42,7 +43,7 @@ def _manager_version(tree: Tree) -> Reading:
         return Reading(None, _BINARY)
     if not tree.live:
         raise Unknown(_BINARY, "of another root, not run")
-    said = aside.ask([_BINARY, "--version"], min(tree.deadline_s, 2.0), tree.environ)
+    said = aside.ask([_BINARY, "--version"], tree.left_s(_ASK_S), tree.environ)
     found = _VERSION.search(said.output)
     if not found:
         raise Unknown(f"{_BINARY} --version", said.ending)

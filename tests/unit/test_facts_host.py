@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import resource
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +205,7 @@ def test_mounts_are_found_by_depth_and_age(plant: Any) -> None:
         "/proc/self/mountinfo",
         OVERLAY + "2 1 0:2 / /data rw - tmpfs a rw\n3 2 8:1 /x\\040y /data ro shared:1 - ext4 /dev/sdb ro\n",
     )
-    tree = Tree(plant.root, {}, "", 5.0)
+    tree = Tree(plant.root, {}, "", math.inf)
     assert len(mounts(tree)) == 3
     found = mount_of(tree, "/data/set")
     assert found is not None
@@ -394,7 +396,7 @@ def test_a_name_that_is_nowhere_is_unknown_on_a_made_machine(plant: Any) -> None
 
 def test_a_name_that_the_resolver_does_not_know_has_no_address() -> None:
     """The resolver's refusal is an answer: a program here gets no address, and the fact says in whose words."""
-    tree = Tree(Path("/"), os.environ, "", 20.0)
+    tree = Tree(Path("/"), os.environ, "", time.monotonic() + 20.0)
     assert network.ask_resolver(tree, "localhost").value[-1] in ("127.0.0.1", "::1")
     refused = network.ask_resolver(tree, "no-such-name.invalid")
     assert refused.value == []
@@ -454,7 +456,7 @@ def test_how_a_child_ended_is_told_with_its_last_words_redacted() -> None:
 def test_files_of_a_driver_that_cannot_be_read_are_none(plant: Any) -> None:
     """A file that is gone is None; what could be read is there."""
     plant.file("/a", "text")
-    tree = Tree(plant.root, {}, "", 10.0)
+    tree = Tree(plant.root, {}, "", time.monotonic() + 10.0)
     assert aside.files(tree, ["/a", "/b"]) == {"/a": "text", "/b": None}
 
 
@@ -462,4 +464,4 @@ def test_files_of_a_driver_that_hangs_are_unknown(plant: Any) -> None:
     """A file whose reader waits for ever (here: a pipe without a writer) costs its fact and not the others."""
     os.mkfifo(plant.path("/hangs"))
     with pytest.raises(Unknown, match="hang"):
-        aside.files(Tree(plant.root, {}, "", 0.3), ["/hangs"])
+        aside.files(Tree(plant.root, {}, "", time.monotonic()), ["/hangs"])
