@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck import owner, scratch
-from gpucheck.payload import family
+from gpucheck.payload import bounded, family
 from gpucheck.redact import redact
 
 if TYPE_CHECKING:
@@ -52,22 +51,13 @@ def conclude(who: Owner, folder: Path, env: Mapping[str, str]) -> list[str]:
     if not (folder / ENGINE_USED).exists():
         return clean(who, folder)
     argv = [sys.executable, "-B", "-m", "gpucheck.cleanup", str(folder)]
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(env),
-        start_new_session=True,
-    )
-    try:
-        output, errors = (text.decode(errors="replace") for text in process.communicate(timeout=LOOK_S))
-    except subprocess.TimeoutExpired:
+    said = bounded.run(argv, LOOK_S, dict(env), leave=True)
+    if said.code is None:
         return [f"unknown: the clean-up did not end in {LOOK_S:.0f} s, and goes on"]
-    left = output.splitlines()
-    if process.returncode != 0:
-        why = redact(" ".join(errors.strip().splitlines()[-1:]))
-        left.append(f"unknown: the clean-up ended with {process.returncode}: {why or 'it said nothing'}")
+    left = said.output.splitlines()
+    if said.code != 0:
+        why = redact(" ".join(said.errors.strip().splitlines()[-1:]))
+        left.append(f"unknown: the clean-up ended with {said.code}: {why or 'it said nothing'}")
     return left
 
 

@@ -10,6 +10,7 @@ from gpucheck.facts.dpkg import STATUS, installed_packages
 from gpucheck.facts.fact import Unknown
 from gpucheck.facts.machine import container
 from gpucheck.facts.reading import Reading, group
+from gpucheck.payload import bounded
 
 if TYPE_CHECKING:
     from gpucheck.facts.tree import Tree
@@ -43,10 +44,10 @@ def _manager_version(tree: Tree) -> Reading:
         return Reading(None, _BINARY)
     if not tree.live:
         raise Unknown(_BINARY, "of another root, not run")
-    said = aside.ask([_BINARY, "--version"], tree.left_s(_ASK_S), tree.environ)
+    said = bounded.run([_BINARY, "--version"], tree.left_s(_ASK_S), dict(tree.environ))
     found = _VERSION.search(said.output)
     if not found:
-        raise Unknown(f"{_BINARY} --version", said.ending)
+        raise Unknown(f"{_BINARY} --version", aside.ending(said))
     return Reading(found[0], f"{_BINARY} --version")
 
 

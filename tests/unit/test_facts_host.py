@@ -21,6 +21,7 @@ from gpucheck.facts import aside, network
 from gpucheck.facts.fact import Unknown
 from gpucheck.facts.mounts import mount_of, mounts
 from gpucheck.facts.tree import Tree
+from gpucheck.payload.bounded import Said
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
 OVERLAY = "1 0 0:50 / / rw - overlay overlay rw\n"
@@ -434,23 +435,13 @@ def test_only_listed_variables_become_facts(plant: Any) -> None:
     assert "planted" not in json.dumps(found.to_json())
 
 
-def test_a_child_that_hangs_is_killed_with_its_family() -> None:
-    """A question without an answer ends at its deadline, and nobody of whom was asked is left."""
-    mark = f"gpucheck-test-{os.getpid()}"
-    said = aside.ask(["sh", "-c", f"{sys.executable} -c 'import time; time.sleep(60)' {mark} & wait"], 0.5, os.environ)
-    assert said.code is None
-    assert said.ending == "hang"
-    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not any(mark.encode() in line for line in running)
-
-
 def test_how_a_child_ended_is_told_with_its_last_words_redacted() -> None:
     """A signal, an exit status, and the last line of its complaints, without the secret in it."""
-    said = aside.ask(["sh", "-c", "echo first >&2; echo 'bad --token abc' >&2; exit 3"], 10, os.environ)
-    assert said.ending == "exit 3: bad --token [redacted]"
-    assert aside.ask(["sh", "-c", "kill -SEGV $$"], 10, os.environ).ending == "signal 11"
+    assert aside.ending(Said("", "first\nbad --token abc\n", 3)) == "exit 3: bad --token [redacted]"
+    assert aside.ending(Said("out", "", -11)) == "signal 11"
+    assert aside.ending(Said("out", "", None)) == "hang"
     long = "x" * 280 + " hf_" + "a1B2" * 9
-    assert "a1B2" not in aside.ask(["sh", "-c", f"echo {long} >&2; exit 3"], 10, os.environ).ending
+    assert "a1B2" not in aside.ending(Said("", long, 3))
 
 
 def test_files_of_a_driver_that_cannot_be_read_are_none(plant: Any) -> None:
