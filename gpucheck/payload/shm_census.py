@@ -14,6 +14,8 @@ import os
 import re
 from typing import Any
 
+import mountinfo
+
 # Made by NCCL, by torch (the pid is its maker's), by Python's SharedMemory, by us.
 KINDS = (("nccl", r"nccl-"), ("torch", r"torch_(\d+)_"), ("python", r"psm_"), ("gpucheck", r"gpucheck-\w+-(\d+)-"))
 # Fixed by the kernel (PROC_PID_INIT_INO): the namespace that sees every process of the machine.
@@ -21,20 +23,6 @@ FIRST_PID_NAMESPACE = "pid:[4026531836]"
 FILES_SHOWN = 40
 HOLDERS_SHOWN = 5
 BLOCK_BYTES = 512
-
-
-def mount_of(path: str) -> tuple[str, bool]:
-    """The type of the file system at ``path`` and whether it is mounted read-only; the last mount on it counts."""
-    best = ("", "none", False)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
-        for line in stream:
-            left, _, right = line.partition(" - ")
-            point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), left.split()[4])
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best[0]):
-                options = left.split()[5].split(",") + right.split()[2].split(",")
-                best = (point, right.split()[0], "ro" in options)
-    return best[1], best[2]
 
 
 def refusal(folder: str) -> str | None:
@@ -184,14 +172,14 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     folder = os.path.realpath(args.get("folder", "/dev/shm"))
     if not os.path.isdir(folder):
         return {"filesystem": None}
-    filesystem, read_only = mount_of(folder)
+    mount = mountinfo.holding(mountinfo.here(), folder)
     stat = os.statvfs(folder)
     used_bytes = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
     seen = census(folder)
     named_bytes = seen.pop("named_bytes")
     return {
-        "filesystem": filesystem,
-        "read_only": read_only,
+        "filesystem": mount.filesystem if mount else "none",
+        "read_only": bool(mount and mount.read_only),
         "refused": refusal(folder),
         "total_bytes": stat.f_blocks * stat.f_frsize,
         "free_bytes": stat.f_bavail * stat.f_frsize,
