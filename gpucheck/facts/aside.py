@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpucheck.payload.bounded import Said
 
 _PAYLOADS: Final = Path(__file__).parents[1] / "payload"
-# The envelope is the last thing that a payload's child prints; libraries may have printed before it.
+# What a site's customisation prints comes before it, and nothing after it: see the envelope.
 _ENVELOPE_START: Final = '{\n "gpucheck"'
 # For payloads that need the standard library alone: no site-packages, none of the user's variables, less time.
 _ISOLATED: Final = ("-I", "-S")
