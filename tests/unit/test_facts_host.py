@@ -253,9 +253,14 @@ def test_without_shm_its_size_is_unknown(plant: Any) -> None:
     assert why(plant, "shm.total_bytes") == "not there"
 
 
-def process(plant: Any, pid: int, maps: str) -> None:
-    """A living process with these mappings and no open file."""
-    plant.file(f"/proc/{pid}/maps", maps)
+def process(plant: Any, pid: int, *mapped: str) -> None:
+    """A living process that has these files mapped, and none open."""
+    found = [(path, os.stat(plant.path(path))) for path in mapped]
+    lines = [
+        f"7f00-7f01 rw-s 00000000 {os.major(s.st_dev):02x}:{os.minor(s.st_dev):02x} {s.st_ino} {path}\n"
+        for path, s in found
+    ]
+    plant.file(f"/proc/{pid}/maps", "".join(["7f02-7f03 rw-p 00000000 00:00 0 [heap]\n", *lines]))
     plant.path(f"/proc/{pid}/fd/0").symlink_to("/dev/null")
 
 
@@ -269,7 +274,7 @@ def test_segments_that_nobody_holds_are_orphans(plant: Any) -> None:
     for name in ("nccl-aaa", "nccl-bbb", "torch_900_1_0", "dataset.bin"):
         plant.path(f"/dev/shm/{name}").write_bytes(bytes(8192))
     plant.link("/proc/self/ns/pid", FIRST_PID_NAMESPACE)
-    process(plant, 7, "7f00-7f01 rw-s 00000000 00:19 4 /dev/shm/nccl-aaa\n7f02-7f03 rw-p 0 00:00 0 [heap]\n")
+    process(plant, 7, "/dev/shm/nccl-aaa")
     assert leftovers(plant) == {"nccl-aaa": False, "nccl-bbb": True, "torch_900_1_0": True}
     assert known(plant, "shm.leftover_bytes") == 2 * 8192
 
@@ -278,7 +283,7 @@ def test_the_segments_of_somebody_whose_processes_cannot_be_seen_are_undecided(p
     """A process that may not be looked into may hold what its owner owns."""
     plant.file("/dev/shm/nccl-aaa", "x")
     plant.link("/proc/self/ns/pid", FIRST_PID_NAMESPACE)
-    process(plant, 7, "")
+    process(plant, 7)
     assert leftovers(plant) == {"nccl-aaa": True}
     argv = ["unshare", "--user", sys.executable, "-c", HIDDEN_PROCESSES.format(root=str(plant.root))]
     said = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -302,7 +307,26 @@ def test_in_a_pid_namespace_of_our_own_nobody_is_called_an_orphan(plant: Any) ->
     plant.file("/dev/shm/nccl-aaa", "x")
     plant.link("/proc/self/ns/pid", "pid:[4026532201]")
     assert leftovers(plant) == {"nccl-aaa": None}
-    assert known(plant, "shm.leftover_bytes") == 0
+    assert str(why(plant, "shm.leftover_bytes")).startswith("somebody whose processes are not seen")
+
+
+def test_when_the_holders_cannot_be_asked_nothing_is_known_of_leftovers(plant: Any) -> None:
+    """A process that hangs whoever looks at its mappings (here: a pipe) makes them unknown, and none is zero bytes."""
+    plant.file("/dev/shm/nccl-aaa", "x")
+    process(plant, 7)
+    plant.path("/proc/7/maps").unlink()
+    os.mkfifo(plant.path("/proc/7/maps"))
+    found = facts.read(["shm.leftovers", "shm.leftover_bytes"], root=plant.root, environ={}, deadline_s=1)
+    assert [found[name].why for name in ("shm.leftovers", "shm.leftover_bytes")] == ["hang", "hang"]
+
+
+def test_looking_for_leftovers_writes_nothing(plant: Any) -> None:
+    """A fact is read: unlike the probe, it creates no file to see whether one could be created."""
+    plant.file("/dev/shm/nccl-aaa", "x")
+    folder = plant.path("/dev/shm/nccl-aaa").parent
+    before = folder.stat().st_mtime_ns
+    assert known(plant, "shm.leftovers")
+    assert folder.stat().st_mtime_ns == before
 
 
 def test_a_held_segment_of_this_machine_is_no_orphan() -> None:
