@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucheck import owner, scratch
-from gpucheck.payload import family
+from gpucheck.payload import bounded, family
+from gpucheck.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 ENGINE_USED = "engine-used"
 SETTLE_S = 1.0
-CONCLUDE_S = 60.0
+# One look: the processes are killed, and the engine is asked twice, in children that are killed at their deadlines.
+LOOK_S = (family.CLEAN_UP_S - SETTLE_S) / 2
 SHM = Path("/dev/shm")
 
 
@@ -34,7 +35,10 @@ def clean(who: Owner, folder: Path) -> list[str]:
     stuck = family.kill(lambda: family.bearers(who.run))
     left = [family.describe(pid) for pid in stuck]
     for segment in SHM.glob(f"*{who.run}*"):
-        segment.unlink(missing_ok=True)
+        try:
+            segment.unlink(missing_ok=True)
+        except OSError as error:
+            left.append(f"{segment}: {error.strerror}")
     if (folder / ENGINE_USED).exists():
         from gpucheck import engine
 
@@ -47,19 +51,14 @@ def conclude(who: Owner, folder: Path, env: Mapping[str, str]) -> list[str]:
     if not (folder / ENGINE_USED).exists():
         return clean(who, folder)
     argv = [sys.executable, "-B", "-m", "gpucheck.cleanup", str(folder)]
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=dict(env),
-        start_new_session=True,
-    )
-    try:
-        left = process.communicate(timeout=CONCLUDE_S)[0].decode(errors="replace").splitlines()
-    except subprocess.TimeoutExpired:
-        return [f"unknown: the clean-up did not end in {CONCLUDE_S:.0f} s, and goes on"]
-    return left if process.returncode == 0 else [*left, f"unknown: the clean-up ended with {process.returncode}"]
+    said = bounded.run(argv, LOOK_S, dict(env), leave=True)
+    if said.code is None:
+        return [f"unknown: the clean-up did not end in {LOOK_S:.0f} s, and goes on"]
+    left = said.output.splitlines()
+    if said.code != 0:
+        why = redact(" ".join(said.errors.strip().splitlines()[-1:]))
+        left.append(f"unknown: the clean-up ended with {said.code}: {why or 'it said nothing'}")
+    return left
 
 
 @contextmanager
@@ -78,17 +77,17 @@ def main(argv: list[str]) -> int:
     ``--settle``: look again after a moment; what the engine was just making when its asker was killed appears late.
     """
     folder = Path(argv[0])
-    try:
-        who = owner.from_labels(json.loads((folder / "owner.json").read_text()))
-    except (OSError, ValueError):
-        return 1
+    who = owner.from_labels(json.loads((folder / "owner.json").read_text()))
     if who is None:
-        return 1
-    left = clean(who, folder)
-    if "--settle" in argv:
-        time.sleep(SETTLE_S)
+        raise SystemExit(f"{folder}/owner.json names no run")
+    try:
         left = clean(who, folder)
-    scratch.remove(folder)
+        if "--settle" in argv:
+            time.sleep(SETTLE_S)
+            left = clean(who, folder)
+    finally:
+        scratch.remove(folder)
+    left += [f"folder {folder}"] if folder.exists() else []
     sys.stdout.writelines(f"{line}\n" for line in left)
     return 0
 

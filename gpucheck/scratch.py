@@ -7,7 +7,7 @@ import os
 import shutil
 import site
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +53,21 @@ def sweep(here: Owner) -> list[Path]:
         left_by = owner.from_labels(marks)
         if left_by and left_by.abandoned(here):
             remove(folder)
-            removed.append(folder)
+            removed += [] if folder.exists() else [folder]
     return removed
 
 
 def remove(folder: Path) -> None:
-    """Remove a tree, also where a payload took its own write permission away."""
+    """Remove a tree, also where a payload took its own write permission away. What will not go stays, and is no error.
+
+    A folder in it may be another user's (a container's), or go while we look (a dying process').
+    """
     for path, names, _ in os.walk(folder):
         for name in names:
-            if not (child := Path(path, name)).is_symlink():
-                child.chmod(0o700)
+            child = Path(path, name)
+            with suppress(OSError):
+                if not child.is_symlink():
+                    child.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -114,7 +114,7 @@ class Engine:
             env={**self._environment(), **container.env},
             runtime=self._runtime(container),
         )
-        points = mirror.mount_points(Path("/proc/self/mountinfo").read_text())
+        points = mirror.mount_points()
         mounts = [mount(part) for bind in (*binds, *container.binds) for part in mirror.split(bind, points)]
         body = create(whole, image, mounts, self.owner.labels())
         return self._reply(body, folder, nonce, deadline_s)

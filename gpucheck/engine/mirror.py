@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.engine.container import Bind
+from gpucheck.payload import mountinfo
+from gpucheck.payload.mountinfo import below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 REPOSITORY = "gpucheck-mirror"
-MOUNT_POINT = 4  # the field of a line of mountinfo
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 FOLDERS = (
     "dev",
@@ -84,26 +85,22 @@ def roots(mapped: Mapping[str, Any], scratch: str) -> list[str]:
     for file in (mapped["executable"], mapped["real_executable"], *mapped["mapped"]):
         folder = str(Path(file).parent)
         candidates.append(file if folder in NEVER_WHOLE else folder)
-    wanted += [path for path in candidates if path not in NEVER_WHOLE and not _below(path, scratch)]
+    wanted += [path for path in candidates if path not in NEVER_WHOLE and not below(path, scratch)]
     return _outermost(wanted)
-
-
-def _below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
     kept: list[str] = []
     for path in sorted({os.path.normpath(p) for p in paths}):
-        merged = any(_below(path, f"/{name}") for name in MERGED if os.path.islink(f"/{name}"))  # noqa: PTH114
-        if not merged and not any(_below(path, k) for k in kept):
+        merged = any(below(path, f"/{name}") for name in MERGED if os.path.islink(f"/{name}"))  # noqa: PTH114
+        if not merged and not any(below(path, k) for k in kept):
             kept.append(path)
     return kept
 
 
 def around(path: str, engine_root: str) -> list[str]:
     """``path``; or what it holds beside the engine's own folder, which no engine binds and nobody should see."""
-    if not engine_root or not _below(engine_root, path):
+    if not engine_root or not below(engine_root, path):
         return [path]
     own = str(Path(engine_root).parent)
     if path in (engine_root, own):
@@ -111,14 +108,9 @@ def around(path: str, engine_root: str) -> list[str]:
     return [part for child in sorted(Path(path).iterdir()) for part in around(str(child), engine_root)]
 
 
-def mount_points(mountinfo: str) -> list[str]:
-    """Where something is mounted, from the text of ``/proc/self/mountinfo``."""
-    points = []
-    for line in mountinfo.splitlines():
-        fields = line.split()
-        if len(fields) > MOUNT_POINT:
-            points.append(fields[MOUNT_POINT].encode().decode("unicode_escape"))
-    return points
+def mount_points() -> list[str]:
+    """Where something is mounted here."""
+    return [mount.point for mount in mountinfo.here()]
 
 
 def split(bind: Bind, points: Iterable[str]) -> list[Bind]:
@@ -126,5 +118,5 @@ def split(bind: Bind, points: Iterable[str]) -> list[Bind]:
     if not bind.read_only or bind.recursive:
         return [bind]
     source = os.path.realpath(bind.source)
-    below = sorted({p for p in points if p != source and _below(p, source)})
-    return [bind, *(Bind(p, bind.target.rstrip("/") + p[len(source) :], read_only=True) for p in below)]
+    parts = sorted({p for p in points if p != source and below(p, source)})
+    return [bind, *(Bind(p, bind.target.rstrip("/") + p[len(source) :], read_only=True) for p in parts)]

@@ -23,9 +23,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpucheck.facts", description="Read the facts; print them as JSON.")
     parser.add_argument("--names", help="only these, separated by commas")
     parser.add_argument("--python", help="the interpreter whose packages are read (default: this one)")
-    parser.add_argument(
-        "--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help="for each of its own children"
-    )
+    parser.add_argument("--deadline", type=float, default=DEADLINE_S, metavar="SECONDS", help="for the whole reading")
     parser.add_argument("--out", help="write the JSON to this file (default: standard output)")
     options = parser.parse_args(argv)
     names = options.names.split(",") if options.names else None
@@ -40,5 +38,5 @@ def main(argv: Sequence[str]) -> int:
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stdout.flush()
-    # A reader's thread or library must not be able to hold up a child that has answered.
+    # A reader that hangs, or a library, must not be able to hold up a child that has answered.
     os._exit(status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -73,10 +74,11 @@ def read(
 ) -> Facts:
     """The facts of the machine at ``root``; only ``names`` when given (``package.torch`` reads its whole family).
 
-    ``python`` is the interpreter whose packages are judged, by default this one. ``deadline_s`` bounds each of the
-    children that ask NVML, the driver and the judged Python.
+    ``python`` is the interpreter whose packages are judged, by default this one. ``deadline_s`` bounds the whole: what
+    hangs costs its own facts, and what was not reached by then is unknown.
     """
-    tree = Tree(root, os.environ if environ is None else environ, python or sys.executable, deadline_s)
+    ends = time.monotonic() + deadline_s
+    tree = Tree(root, os.environ if environ is None else environ, python or sys.executable, ends)
     return run(tree, _GROUPS, names)
 
 

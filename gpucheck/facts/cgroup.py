@@ -7,13 +7,14 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gpucheck.facts.fact import Unknown
-from gpucheck.facts.mounts import MOUNTINFO, Mount, mounts
+from gpucheck.facts.mounts import MOUNTINFO, mounts
 from gpucheck.facts.reading import Reading, group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpucheck.facts.tree import Tree
+    from gpucheck.payload.mountinfo import Mount
 
 _OWN: Final = "/proc/self/cgroup"
 # Version 1 writes "no limit" as the largest count of pages.

@@ -10,6 +10,7 @@ from gpucheck.facts.dpkg import STATUS, installed_packages
 from gpucheck.facts.fact import Unknown
 from gpucheck.facts.machine import container
 from gpucheck.facts.reading import Reading, group
+from gpucheck.payload import bounded
 
 if TYPE_CHECKING:
     from gpucheck.facts.tree import Tree
@@ -20,6 +21,7 @@ _PID_FILE: Final = "/run/nvidia-fabricmanager/nv-fabricmanager.pid"
 _COMMAND_NAME: Final = "nv-fabricmanager"[:15]
 _PACKAGE: Final = re.compile(r"nvidia-fabricmanager(?:-\d+)?|nvlink5-\d+")
 _VERSION: Final = re.compile(r"\d{3}\.\d{2,3}(?:\.\d{2,3})?")
+_ASK_S: Final = 2.0
 
 
 def _manager(tree: Tree) -> Reading:
@@ -42,10 +44,10 @@ def _manager_version(tree: Tree) -> Reading:
         return Reading(None, _BINARY)
     if not tree.live:
         raise Unknown(_BINARY, "of another root, not run")
-    said = aside.ask([_BINARY, "--version"], min(tree.deadline_s, 2.0), tree.environ)
+    said = bounded.run([_BINARY, "--version"], tree.left_s(_ASK_S), dict(tree.environ))
     found = _VERSION.search(said.output)
     if not found:
-        raise Unknown(f"{_BINARY} --version", said.ending)
+        raise Unknown(f"{_BINARY} --version", aside.ending(said))
     return Reading(found[0], f"{_BINARY} --version")
 
 

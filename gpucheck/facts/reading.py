@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gpucheck.facts.fact import Fact, Facts, Json, Unknown
 
@@ -23,6 +25,8 @@ class Reading:
 
 ReadOne: TypeAlias = "Callable[[Tree], Reading]"
 ReadMany: TypeAlias = "Callable[[Tree], Iterable[Fact]]"
+# A child that was killed at the tree's end is still to be collected.
+_PATIENCE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +43,36 @@ def group(one: Mapping[str, ReadOne], many: Mapping[tuple[str, ...], ReadMany] |
 
 
 def run(tree: Tree, groups: Iterable[Group], names: Collection[str] | None) -> Facts:
-    """The facts that the readers make of ``tree``; only ``names`` when given (a member of a family names it whole)."""
-    facts: list[Fact] = []
-    failures: list[str] = []
-    for readers in groups:
-        for made, reader in _together(readers):
-            if names is None or _wanted(made, names):
-                facts += _read(tree, made, reader, failures)
-    return Facts(facts, failures)
+    """The facts that the readers make of ``tree``; only ``names`` when given (a member of a family names it whole).
+
+    Returns by the tree's end and a second, whatever a reader waits for: a link that leads to a dead file server makes
+    one of us wait where nobody would expect it.
+    """
+    readers = [pair for readers in groups for pair in _together(readers) if names is None or _wanted(pair[0], names)]
+    found = _Found(dict(readers))
+    worker = threading.Thread(target=found.read, args=(tree,), daemon=True)
+    worker.start()
+    worker.join(max(0.0, tree.ends - time.monotonic()) + _PATIENCE_S)
+    return found.so_far()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was read so far, by the names that each reader makes."""
+
+    readers: Mapping[tuple[str, ...], ReadMany]
+    facts: dict[tuple[str, ...], list[Fact]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def read(self, tree: Tree) -> None:
+        for made, reader in self.readers.items():
+            self.facts[made] = _read(tree, made, reader, self.failures)
+
+    def so_far(self) -> Facts:
+        facts = dict(self.facts)
+        unread = [made for made in self.readers if made not in facts]
+        lost = [Fact(name, why=f"hang: not read in time, as {unread[0][0]}") for made in unread for name in made]
+        return Facts([*(fact for read in facts.values() for fact in read), *lost], tuple(self.failures))
 
 
 def _together(readers: Group) -> Iterable[tuple[tuple[str, ...], ReadMany]]:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Final
 
 from gpucheck.facts import aside
-from gpucheck.facts.fact import Json, Unknown
+from gpucheck.facts.fact import Fact, Json, Unknown
 from gpucheck.facts.mounts import MOUNTINFO, mount_of
 from gpucheck.facts.reading import Reading, group
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpucheck.facts.tree import Tree
 
 SHM: Final = "/dev/shm"
-# Segments of NCCL, torch, Python's shared_memory and semaphores, OpenMP, joblib, CUDA. A user's own files are nobody's
-# leftovers.
-_SEGMENT: Final = re.compile(
-    r"(?:nccl-|torch_|psm_|wnsm_|sem\.|__KMP_REGISTERED_LIB_|joblib_|loky-|cuda\.shm\.|pymp-).+"
-)
-_FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"
 _SEARCH_DEADLINE_S: Final = 5.0
-_BLOCK_BYTES: Final = 512
 
 
 def _space(tree: Tree) -> os.statvfs_result:
@@ -49,54 +43,40 @@ def _filesystem(tree: Tree) -> Reading:
     return Reading(mount.filesystem, f"{MOUNTINFO}: {mount.point}")
 
 
-def leftovers(tree: Tree) -> list[dict[str, Json]]:
-    """Segments of known makers: {name, bytes (allocated), orphan}; ``orphan`` is None where it cannot be told."""
-    return tree.once(_leftovers)
-
-
-def _leftovers(tree: Tree) -> list[dict[str, Json]]:
-    names = [name for name in tree.names(SHM) if _SEGMENT.fullmatch(name)]
-    if not names:
-        return []
-    holders = _holders(tree)
-    found = ((name, tree.path(f"{SHM}/{name}")) for name in names)
-    # Sockets and folders have no business of ours; a file may go while we look.
-    sizes = [(name, path.stat()) for name, path in found if path.is_file()]
-    return [
-        {"name": name, "bytes": status.st_blocks * _BLOCK_BYTES, "orphan": _is_orphan(holders, name, status.st_uid)}
-        for name, status in sizes
-    ]
-
-
-def _holders(tree: Tree) -> dict[str, Json] | None:
-    """What every process holds; None when we cannot see every process, or one of them hangs whoever looks at it."""
-    if tree.link_name("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
-        return None  # with a shared /dev/shm a holder may live outside our pid namespace
-    try:
-        found: dict[str, Json] = aside.ask_own(
-            tree, "shm_holders", {"proc": str(tree.path("/proc")), "folder": SHM}, _SEARCH_DEADLINE_S
-        )
-    except Unknown:
-        return None
+def _census(tree: Tree) -> dict[str, Json]:
+    """What ``payload/shm_census.py`` says. Raises Unknown when somebody hangs whoever looks at what he holds."""
+    if not tree.names(SHM):
+        return {"files": [], "leftover_bytes": 0, "outsiders": False}
+    args = {"folder": str(tree.path(SHM)), "proc": str(tree.path("/proc")), "look_only": True}
+    found: dict[str, Json] = aside.ask_own(tree, "shm_census", args, _SEARCH_DEADLINE_S)
     return found
 
 
-def _is_orphan(holders: dict[str, Json] | None, name: str, uid: int) -> bool | None:
-    """Whether nobody holds the segment that ``uid`` owns; None when somebody whom we cannot see may."""
-    if holders is None:
-        return None
-    if name in holders["held"]:
+def _orphan(file: dict[str, Json], *, outsiders: bool) -> bool | None:
+    """Whether nobody holds it; None when somebody whom we cannot see may."""
+    if file["state"] == "held":
         return False
-    return None if uid in holders["unseen_uids"] else True
+    return True if file["state"] == "orphan" and not outsiders else None
 
 
-def _leftover_list(tree: Tree) -> Reading:
-    return Reading(leftovers(tree), f"{SHM}, /proc/*/maps and fd")
+def _leftovers(tree: Tree) -> Iterator[Fact]:
+    """Segments of known makers, the largest: {name, bytes (allocated), orphan}; and what all orphans hold together.
 
-
-def _leftover_bytes(tree: Tree) -> Reading:
-    """What the orphans hold; segments in use, or perhaps in use, do not count."""
-    return Reading(sum(row["bytes"] for row in leftovers(tree) if row["orphan"]), f"{SHM}, those without a holder")
+    A user's own files are no leftovers; segments in use, or perhaps in use, do not count. Where nothing but such is
+    there, how much is left over is unknown, which is not zero.
+    """
+    census = _census(tree)
+    outsiders = census["outsiders"]
+    rows = [
+        {"name": file["name"], "bytes": file["bytes"], "orphan": _orphan(file, outsiders=outsiders)}
+        for file in census["files"]
+        if file["kind"] != "other"
+    ]
+    yield Fact("shm.leftovers", rows, f"{SHM}, /proc/*/maps and fd")
+    sure_bytes = 0 if outsiders else census["leftover_bytes"]
+    undecided = not sure_bytes and any(row["orphan"] is None for row in rows)
+    why = "somebody whose processes are not seen from here may hold what is there" if undecided else None
+    yield Fact("shm.leftover_bytes", None if undecided else sure_bytes, f"{SHM}, those without a holder", why)
 
 
 READERS: Final = group(
@@ -104,7 +84,6 @@ READERS: Final = group(
         "shm.total_bytes": _total,
         "shm.free_bytes": _free,
         "shm.filesystem": _filesystem,
-        "shm.leftovers": _leftover_list,
-        "shm.leftover_bytes": _leftover_bytes,
-    }
+    },
+    {("shm.leftovers", "shm.leftover_bytes"): _leftovers},
 )

@@ -6,32 +6,46 @@ no network file system, no device.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
+# Less than a child takes to start is no time at all.
+_LEAST_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Where to read. ``live`` is whether it is this machine itself, so that the kernel may be asked too."""
+    """Where to read, and until when (``ends``, by the monotonic clock): one time for all that may have to wait.
+
+    ``live`` is whether it is this machine itself, so that the kernel may be asked too.
+    """
 
     root: Path
     environ: Mapping[str, str] = field(repr=False)
     python: str
-    deadline_s: float
+    ends: float
     memo: dict[Callable[[Tree], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def live(self) -> bool:
         """Whether the root is this process's own."""
         return str(self.root) == "/"
+
+    def left_s(self, wanted_s: float = math.inf) -> float:
+        """Seconds that the next child may take: ``wanted_s``, but half of what is left at most.
+
+        So one that hangs leaves time for the next, and for everything that does not wait.
+        """
+        return max(_LEAST_S, min(wanted_s, (self.ends - time.monotonic()) / 2))
 
     def path(self, name: str) -> Path:
         """The file that is called ``name`` (absolute) in this tree."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -22,6 +21,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from gpucheck.payload import bounded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -32,6 +33,7 @@ LIBRARIES = {"libcuda.so.1": "libcuda.c", "libnvidia-ml.so.1": "libnvidia_ml.c"}
 RUNTIME = "libcudart-played.so"
 NVIDIA_MAJOR = 195
 _GIB = 1 << 30
+GCC_S = 60.0
 _NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
 
 
@@ -253,9 +255,11 @@ def _compile(library: Path, source: str, *flags: str) -> None:
         str(HERE / source),
         "-ldl",
     ]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
+    said = bounded.run(argv, GCC_S)
+    if said.code is None:
+        raise RuntimeError(f"gcc did not end within {GCC_S:g} s")
+    if said.code != 0:
+        raise RuntimeError(said.errors)
 
 
 def load(name: str) -> Machine:

@@ -7,7 +7,8 @@ A payload is a file that defines ``main(args)``. What it prints goes to people; 
 payload that prints braces, dies in the middle or answers twice cannot be mistaken for one that answered. Standard
 library only; runs on Python 3.8 and later.
 
-By hand: ``python envelope.py PAYLOAD.py '{"arg": 1}'`` prints the envelope.
+By hand, and for facts, which have no folder to write to: ``python envelope.py PAYLOAD.py '{"arg": 1}'`` prints the
+envelope on a standard output that nobody else can write to.
 """
 
 import faulthandler
@@ -105,6 +106,15 @@ def run(payload, args, nonce, path):
     deliver(answer(payload, args, nonce), path)
 
 
+def show(payload, args):
+    """Run a payload and print its envelope; what it prints itself goes to standard error: the output is ours alone."""
+    own = os.dup(1)
+    os.dup2(2, 1)
+    text = json.dumps(answer(payload, args, ""), indent=1)
+    with os.fdopen(own, "w") as stream:
+        stream.write(text + "\n")
+
+
 def main(argv):
     """``PAYLOAD ARGS`` prints the envelope; ``PAYLOAD ARGS NONCE PATH`` delivers it (``ARGS``: JSON, or ``@FILE``)."""
     payload, args, *delivery = argv
@@ -112,7 +122,7 @@ def main(argv):
         with open(args[1:], encoding="utf-8") as stream:
             args = stream.read()
     if not delivery:
-        print(json.dumps(answer(payload, json.loads(args), ""), indent=1))
+        show(payload, json.loads(args))
         return 0
     run(payload, json.loads(args), *delivery)
     return 0

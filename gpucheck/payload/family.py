@@ -8,6 +8,9 @@ import os
 import signal
 import time
 
+# What a clean-up behind a run may take in all (gpucheck/cleanup.py); a supervisor waits so long for it.
+CLEAN_UP_S = 125.0
+
 
 def _stat(pid):
     """(parent, state, start time in clock ticks) of ``pid``, or None when it is gone."""

@@ -20,9 +20,9 @@ import errno
 import os
 import re
 import shutil
-import subprocess
 from typing import Any
 
+import bounded
 import cuda_driver
 import envelope
 
@@ -102,11 +102,9 @@ def smi(limit_s: float) -> dict[str, Any] | None:
     if program is None:
         return None
     try:
-        done = subprocess.run(
-            [program, "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"code": None, "output": f"no end within {limit_s:.0f} s"}
+        said = bounded.run([program, "-L"], limit_s)
     except OSError as error:
         return {"code": None, "output": str(error)}
-    return {"code": done.returncode, "output": (done.stdout + done.stderr)[:OUTPUT_BYTES]}
+    if said.code is None:
+        return {"code": None, "output": f"no end within {limit_s:g} s"}
+    return {"code": said.code, "output": (said.output + said.errors)[:OUTPUT_BYTES]}

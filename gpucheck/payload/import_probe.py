@@ -25,16 +25,14 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from typing import Any
 
+import bounded
 import envelope
 
 LIMIT_S = 60.0
-TEXT_BYTES = 1 << 16
 FRAMES = 6
 SUSPECTS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 SCRIPT = """
@@ -64,11 +62,12 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     limit_s = float(args.get("limit_s", LIMIT_S))
     envelope.progress(f"import {module}")
     began = time.monotonic()
-    ended, code, errors = attempt(module, limit_s, os.environ)
+    ended, code, said = attempt(module, limit_s, os.environ)
+    errors = said.errors
     answer: dict[str, Any] = {"ended": ended, "code": code, "text": last_line(errors), **dict.fromkeys(FIELDS)}
     answer["import_s"] = time.monotonic() - began
     if ended == "works":
-        return {**answer, "text": "", "version": errors.splitlines()[-1]}
+        return {**answer, "text": "", "version": said.output.splitlines()[-1]}
     answer.update(reason(errors))
     answer["where"] = frames(errors) if ended in ("signal", "hang") else None
     answer["found_in"] = homes(answer["library"]) if answer["library"] else None
@@ -77,20 +76,12 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def attempt(module: str, limit_s: float, environment: Any) -> tuple[str, Any, str]:
-    """Import ``module`` in a fresh interpreter: how it ended, its code, what it wrote to stderr."""
-    with tempfile.TemporaryFile() as stream:
-        argv = [sys.executable, "-c", SCRIPT, module, str(limit_s)]
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=dict(environment))
-        try:
-            code = process.wait(limit_s + 5)
-        except subprocess.TimeoutExpired:
-            # Its own timer did not fire: a library holds every thread. It is left to our supervisor.
-            process.kill()
-            code = None
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - TEXT_BYTES))
-        errors = stream.read().decode(errors="replace")
-    return (*judged(code, errors), errors)
+def attempt(module: str, limit_s: float, environment: Any) -> tuple[str, Any, bounded.Said]:
+    """Import ``module`` in a fresh interpreter: how it ended, its code, what it said."""
+    argv = [sys.executable, "-c", SCRIPT, module, str(limit_s)]
+    # Where its own timer does not fire, a library holds every thread.
+    said = bounded.run(argv, limit_s + 5, dict(environment))
+    return (*judged(said.code, said.errors), said)
 
 
 def judged(code: int | None, errors: str) -> tuple[str, Any]:

@@ -8,9 +8,8 @@ holds
     ended      "exit" with ``code``, or "hang": torchrun was ended by us
     spent_s    how long it took
     errors     the end of what torchrun and the ranks wrote to stderr
-    ranks      what each rank reported: {"rank", "world", "sum", "right", "addresses"}; ``addresses`` are its own ends
-    of
-               the TCP connections that it holds, so that one sees over which network the ranks talked
+    ranks      what each rank reported: {"rank", "world", "sum", "right", "addresses"}; ``addresses`` are its own
+               ends of the TCP connections that it holds, so that one sees over which network the ranks talked
 
 Needs torch. Run as a program, this file is what each rank runs; gloo uses no shared memory, so that this says nothing
 about /dev/shm.
@@ -21,13 +20,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from typing import Any
+
+import bounded
 
 RANKS = 2
 LIMIT_S = 60.0
@@ -77,25 +76,10 @@ def launch(endpoint: str, local_addr: str | None, folder: str, limit_s: float) -
     argv += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id=gpucheck-{os.getpid()}"]
     argv += [f"--local-addr={local_addr}"] if local_addr else []
     environment = {**os.environ, OUT: folder, LIMIT: str(limit_s), "OMP_NUM_THREADS": "1"}
-    with tempfile.TemporaryFile() as stream:
-        argv.append(os.path.abspath(__file__))
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment)
-        try:
-            ended, code = "exit", process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            ended, code = "hang", None
-            end(process)
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - ERRORS_BYTES))
-        return ended, code, stream.read().decode(errors="replace")
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask torchrun to end its ranks, which have sessions of their own; what is left is our supervisor's to kill."""
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    # Torchrun ends its ranks, which have sessions of their own, when it is asked to end; what is left then is our
+    # supervisor's to kill.
+    said = bounded.run([*argv, os.path.abspath(__file__)], limit_s, environment, ask_s=GRACE_S)
+    return "hang" if said.code is None else "exit", said.code, said.errors[-ERRORS_BYTES:]
 
 
 def reports(folder: str) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
 """What ``/dev/shm`` is, what lies in it, and which of that no living process holds any more.
 
-Arguments: ``folder`` (default ``/dev/shm``). Answer: ``filesystem`` (None: there is no such folder), ``read_only``,
-``refused`` (what creating a file said), sizes and free inodes, ``files`` with the state of each, sums by state,
-``unnamed_bytes`` (files without a name live only as long as somebody holds them), ``holders``, and ``sees_all``:
-whether every process that could hold a file is visible from here. States: ``held`` by a living process, ``orphan``,
-``unknown`` where the processes of its owner cannot be read. Standard library only.
+Arguments: ``folder`` (default ``/dev/shm``), ``proc`` (default ``/proc``), ``look_only`` (do not try to create a file).
+Answer: ``filesystem`` (None: there is no such folder), ``read_only``, ``refused`` (what creating a file said), sizes
+and free inodes, ``files`` with the state of each, sums by state, ``unnamed_bytes`` (files without a name live only as
+long as somebody holds them), ``holders``, ``outsiders``: whether processes that are not visible from here may hold
+files, and ``sees_all``: that there are none, and that each visible one could be asked. States: ``held`` by a living
+process, ``orphan``, ``unknown`` where the processes of its owner cannot be read. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,27 +15,25 @@ import os
 import re
 from typing import Any
 
-# Made by NCCL, by torch (the pid is its maker's), by Python's SharedMemory, by us.
-KINDS = (("nccl", r"nccl-"), ("torch", r"torch_(\d+)_"), ("python", r"psm_"), ("gpucheck", r"gpucheck-\w+-(\d+)-"))
+import mountinfo
+
+# The makers' own names; a pid in one is its maker's. What is called otherwise is some user's own file.
+KINDS = (
+    ("nccl", r"nccl-"),
+    ("torch", r"torch_(\d+)_"),
+    ("python", r"psm_|wnsm_|sem\.|pymp-"),
+    ("joblib", r"joblib_|loky-"),
+    ("openmp", r"__KMP_REGISTERED_LIB_(\d+)"),
+    ("cuda", r"cuda\.shm\."),
+    ("gpucheck", r"gpucheck-\w+-(\d+)-"),
+)
 # Fixed by the kernel (PROC_PID_INIT_INO): the namespace that sees every process of the machine.
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
+# As whom a user namespace shows everybody whom it does not map, ourselves perhaps among them.
+NOBODY = 65534
 FILES_SHOWN = 40
 HOLDERS_SHOWN = 5
 BLOCK_BYTES = 512
-
-
-def mount_of(path: str) -> tuple[str, bool]:
-    """The type of the file system at ``path`` and whether it is mounted read-only; the last mount on it counts."""
-    best = ("", "none", False)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
-        for line in stream:
-            left, _, right = line.partition(" - ")
-            point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), left.split()[4])
-            inside = path == point or path.startswith(point.rstrip("/") + "/")
-            if inside and len(point) >= len(best[0]):
-                options = left.split()[5].split(",") + right.split()[2].split(",")
-                best = (point, right.split()[0], "ro" in options)
-    return best[1], best[2]
 
 
 def refusal(folder: str) -> str | None:
@@ -69,24 +68,24 @@ def files_below(folder: str) -> tuple[list[tuple[str, os.stat_result]], int]:
     return found, unread
 
 
-def kind_of(name: str) -> tuple[str, int | None]:
+def kind_of(name: str) -> tuple[str, str | None]:
     """What made a file of that name, and the pid of its maker where the name carries it."""
     for kind, pattern in KINDS:
         match = re.match(pattern, name)
         if match:
-            return kind, int(match.group(1)) if match.groups() else None
+            return kind, match.group(1) if match.groups() else None
     return "other", None
 
 
-def processes() -> list[int]:
-    """Pids of all visible processes but this one."""
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+def processes(proc: str) -> list[str]:
+    """The folders of all visible processes but this one."""
+    return ["%s/%s" % (proc, entry) for entry in os.listdir(proc) if entry.isdigit() and int(entry) != os.getpid()]
 
 
-def opened(pid: int, device: int) -> set[int]:
+def opened(process: str, device: int) -> set[int]:
     """Inodes of that device that a process holds open."""
     inodes = set()
-    folder = "/proc/%d/fd" % pid
+    folder = process + "/fd"
     for number in os.listdir(folder):
         try:
             # Only what is on shared memory is asked for its status: that of a dead network mount would not return.
@@ -99,73 +98,81 @@ def opened(pid: int, device: int) -> set[int]:
     return inodes
 
 
-def mapped(pid: int, device: int) -> set[int]:
+def mapped(process: str, device: int) -> set[int]:
     """Inodes of that device that a process has mapped."""
     wanted = b" %02x:%02x " % (os.major(device), os.minor(device))
-    with open("/proc/%d/maps" % pid, "rb") as stream:
+    with open(process + "/maps", "rb") as stream:
         text = stream.read()
     if wanted not in text:
         return set()
     return {int(line.split()[4]) for line in text.splitlines() if wanted in line}
 
 
-def name_of(pid: int) -> str:
-    """The name of a process, or "?"."""
+def name_of(process: str) -> str:
+    """The name of a process, or "?", and its pid."""
     try:
-        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as stream:
-            return stream.read().strip()
+        with open(process + "/comm", encoding="utf-8", errors="replace") as stream:
+            name = stream.read().strip()
     except OSError:
-        return "?"
+        name = "?"
+    return "%s (pid %s)" % (name, os.path.basename(process))
 
 
-def held_inodes(device: int) -> tuple[dict[int, int], int]:
-    """By inode a pid that holds it, and how many processes could not be asked."""
-    held: dict[int, int] = {}
+def held_inodes(proc: str, device: int) -> tuple[dict[int, str], int]:
+    """By inode a process that holds it, and how many processes could not be asked."""
+    held: dict[int, str] = {}
     unread = 0
-    for pid in processes():
+    for process in processes(proc):
         try:
-            inodes = opened(pid, device) | mapped(pid, device)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError:
+            for inode in opened(process, device) | mapped(process, device):
+                held.setdefault(inode, process)
+        except PermissionError:
             unread += 1
-            continue
-        for inode in inodes:
-            held.setdefault(inode, pid)
+        except OSError:
+            continue  # it ended while we looked
     return held, unread
 
 
-def made_before(pid: int, when_s: float) -> bool:
-    """Whether a process of that pid lives and is older than that moment: else the pid was given to another one."""
+def made_before(process: str, when_s: float) -> bool:
+    """Whether that process lives and is older than that moment: else its pid was given to another one."""
     try:
-        return os.stat("/proc/%d" % pid).st_ctime <= when_s + 1.0
+        return os.stat(process).st_ctime <= when_s + 1.0
     except OSError:
         return False
 
 
-def state_of(maker: int | None, stat: os.stat_result, held: dict[int, int], unread: int) -> str:
+def state_of(maker: str | None, stat: os.stat_result, held: dict[int, str], unread: int) -> str:
     """``held``, ``orphan`` or ``unknown``."""
     if stat.st_ino in held or (maker is not None and made_before(maker, stat.st_ctime)):
         return "held"
-    ours = os.geteuid() in (0, stat.st_uid)
+    ours = os.geteuid() in (0, stat.st_uid) and os.geteuid() != NOBODY
     return "orphan" if ours or not unread else "unknown"
 
 
-def census(folder: str) -> dict[str, Any]:
+def outsiders(proc: str) -> bool:
+    """Whether there may be processes that are not visible here: with a shared folder one of them may hold a file."""
+    try:
+        return os.readlink(proc + "/self/ns/pid") != FIRST_PID_NAMESPACE
+    except OSError:
+        return True
+
+
+def census(folder: str, proc: str) -> dict[str, Any]:
     """Files by state, with sums."""
     device = os.stat(folder).st_dev
     found, unread_folders = files_below(folder)
     # Thousands of processes are not asked about an empty folder.
-    held, unread_processes = held_inodes(device) if found else ({}, 0)
+    held, unread = held_inodes(proc, device) if found else ({}, 0)
     files: list[dict[str, Any]] = []
     for name, stat in found:
-        kind, maker = kind_of(name)
-        state = state_of(maker, stat, held, unread_processes)
+        kind, pid = kind_of(name)
+        state = state_of(pid and "%s/%s" % (proc, pid), stat, held, unread)
         files.append({"name": name, "bytes": stat.st_blocks * BLOCK_BYTES, "kind": kind, "state": state})
-    files.sort(key=lambda file: -file["bytes"])
+    # The list is cut: first what has a known maker, the largest first.
+    files.sort(key=lambda file: (file["kind"] == "other", -file["bytes"]))
     sums = {state: sum(f["bytes"] for f in files if f["state"] == state) for state in ("held", "orphan", "unknown")}
     leftovers = [file for file in files if file["state"] == "orphan" and file["kind"] != "other"]
-    pids = sorted(set(held.values()))
+    outside = outsiders(proc)
     return {
         "files": files[:FILES_SHOWN],
         "file_count": len(files),
@@ -174,8 +181,9 @@ def census(folder: str) -> dict[str, Any]:
         "leftover_count": len(leftovers),
         "leftover_bytes": sum(file["bytes"] for file in leftovers),
         "named_bytes": None if unread_folders else sum(sums.values()),
-        "holders": ["%s (pid %d)" % (name_of(pid), pid) for pid in pids[:HOLDERS_SHOWN]],
-        "sees_all": not unread_processes and os.readlink("/proc/self/ns/pid") == FIRST_PID_NAMESPACE,
+        "holders": [name_of(process) for process in sorted(set(held.values()))[:HOLDERS_SHOWN]],
+        "outsiders": outside,
+        "sees_all": not unread and not outside,
     }
 
 
@@ -184,15 +192,15 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
     folder = os.path.realpath(args.get("folder", "/dev/shm"))
     if not os.path.isdir(folder):
         return {"filesystem": None}
-    filesystem, read_only = mount_of(folder)
+    mount = mountinfo.holding(mountinfo.here(), folder)
     stat = os.statvfs(folder)
     used_bytes = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
-    seen = census(folder)
+    seen = census(folder, args.get("proc", "/proc"))
     named_bytes = seen.pop("named_bytes")
     return {
-        "filesystem": filesystem,
-        "read_only": read_only,
-        "refused": refusal(folder),
+        "filesystem": mount.filesystem if mount else "none",
+        "read_only": bool(mount and mount.read_only),
+        "refused": None if args.get("look_only") else refusal(folder),
         "total_bytes": stat.f_blocks * stat.f_frsize,
         "free_bytes": stat.f_bavail * stat.f_frsize,
         "free_inodes": stat.f_favail,

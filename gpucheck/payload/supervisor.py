@@ -23,7 +23,6 @@ PR_SET_CHILD_SUBREAPER = 36
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 192 << 10
 LINGER_S = 0.1
-AFTER_S = 60.0
 
 
 class Tap:
@@ -226,7 +225,7 @@ def _run_after(request):
             os.execvpe(request["after"][0], request["after"], request["env"])
         finally:
             os._exit(127)
-    end = time.monotonic() + AFTER_S
+    end = time.monotonic() + family.CLEAN_UP_S
     while time.monotonic() < end and os.waitpid(pid, os.WNOHANG)[0] == 0:
         time.sleep(0.05)
     family.kill(lambda: family.descendants(os.getpid()))

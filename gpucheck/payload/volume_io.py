@@ -17,8 +17,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import re
 from typing import Any
+
+import mountinfo
 
 CHUNK_BYTES = 1 << 20
 LISTED = 20
@@ -52,34 +53,15 @@ class Step:
             raise Refused(self.name, error) from error
 
 
-def mounts() -> list[dict[str, Any]]:
-    """The mounts of this process: point, file system, whether read-only by mount or by file system."""
-    found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
-        for line in stream:
-            left, _, right = line.partition(" - ")
-            point = re.sub(r"\\(\d{3})", lambda m: chr(int(m.group(1), 8)), left.split()[4])
-            options = left.split()[5].split(",") + right.split()[2].split(",")
-            found.append({"point": point, "filesystem": right.split()[0], "read_only": "ro" in options})
-    return found
-
-
-def inside(point: str, folder: str) -> bool:
-    """Whether a path is that folder or below it."""
-    return point == folder or point.startswith(folder.rstrip("/") + "/")
-
-
 def place(folder: str) -> dict[str, Any]:
     """Where a folder lies, whose it is, and what room is left there for this user."""
     path = os.path.realpath(folder)
-    under = [mount for mount in mounts() if inside(path, mount["point"])]
-    # The longest point holds the path; of mounts on the same point, the last.
-    mount = max(enumerate(under), key=lambda pair: (len(pair[1]["point"]), pair[0]))[1]
+    mount = mountinfo.holding(mountinfo.here(), path)
     room, stat = os.statvfs(path), os.stat(path)
     return {
-        "filesystem": mount["filesystem"],
-        "mounted_here": mount["point"] == path,
-        "read_only": mount["read_only"],
+        "filesystem": mount.filesystem,
+        "mounted_here": mount.point == path,
+        "read_only": mount.read_only,
         "uid": stat.st_uid,
         "gid": stat.st_gid,
         "mode": "%04o" % (stat.st_mode & 0o7777),
@@ -170,13 +152,13 @@ def try_to_write(folder: str, name: str) -> dict[str, Any]:
 def refuse(task: dict[str, Any]) -> dict[str, Any]:
     """Try every mount at and below the folder; where several lie on one point, the last is what a path reaches."""
     folder = os.path.realpath(task["folder"])
-    points = {mount["point"]: mount for mount in mounts() if inside(mount["point"], folder)}
-    points.setdefault(folder, {"point": folder, "filesystem": None, "read_only": False})
+    mounts = {mount.point: mount for mount in mountinfo.here() if mountinfo.below(mount.point, folder)}
     tried = []
-    for point in sorted(points):
+    for point in sorted({folder, *mounts}):
         if os.path.isdir(point):
-            below = os.path.relpath(point, folder)
-            tried.append({**points[point], "below": below, **try_to_write(point, task["name"])})
+            mount, below = mounts.get(point), os.path.relpath(point, folder)
+            shown = {"filesystem": mount and mount.filesystem, "read_only": bool(mount and mount.read_only)}
+            tried.append({"point": point, **shown, "below": below, **try_to_write(point, task["name"])})
     return {"mounts": tried}
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(gpucheck.__file__).parent
 FACTS_S = 30.0
+FACTS_MARGIN_S = 2.0
 _OUR_PYTHON = (sys.executable, "-B", "-m")
 
 
@@ -76,12 +77,12 @@ def read_facts(children: Children, folder: Path, options: Options, on: Stage) ->
     """The facts of the machine ``on``, read in a child; None where it wrote none, and how it ended."""
     out = folder / "facts.json"
     out.unlink(missing_ok=True)
-    # One child of theirs that hangs, a driver say, must leave time to read the rest.
-    limit_s = min(FACTS_S, options.budget_s)
-    argv = [*_OUR_PYTHON, "gpucheck.facts", "--out", str(out), "--deadline", str(limit_s / 2)]
+    limit_s = max(5.0, min(FACTS_S, options.budget_s))
+    # They end by themselves before they are ended: what was read by then is written, whatever hangs.
+    argv = [*_OUR_PYTHON, "gpucheck.facts", "--out", str(out), "--deadline", str(limit_s - FACTS_MARGIN_S)]
     if options["python"]:
         argv += ["--python", options["python"]]
-    reply = children.run_argv(on.argv(argv), deadline_s=max(5.0, limit_s), env={**environment(), **on.env})
+    reply = children.run_argv(on.argv(argv), deadline_s=limit_s, env={**environment(), **on.env})
     try:
         return Facts.from_json(json.loads(out.read_text(encoding="utf-8"))), reply
     except (OSError, ValueError):

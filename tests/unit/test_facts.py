@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ IN_CHILDREN = ("nvml.", "package.", "python.version", "torch.", "fabric.state")
 
 def tree_of(root: Path) -> Tree:
     """A place to read, with an empty environment."""
-    return Tree(root, {}, sys.executable, 5.0)
+    return Tree(root, {}, sys.executable, time.monotonic() + 5.0)
 
 
 def read_with(reader: Callable[[Tree], Reading], root: Path) -> Facts:
@@ -122,6 +123,18 @@ def test_a_bug_in_a_reader_is_unknown_and_is_listed(tmp_path: Path) -> None:
     found = read_with(lambda tree: Reading(tree.environ["x"], ""), tmp_path)
     assert found["a.b"].why == "reader failed: KeyError: 'x'"
     assert found.failures == ("a.b: reader failed: KeyError: 'x'",)
+
+
+def test_a_reader_that_waits_for_ever_costs_its_own_fact_and_later_ones(tmp_path: Path) -> None:
+    """A reader that hangs in our own process, behind a link to a dead file server, say, leaves what was read before."""
+    os.mkfifo(tmp_path / "hangs")
+    readers = {"a.before": lambda _: Reading(1, "x"), "a.hangs": lambda tree: Reading(tree.text("/hangs"), "x")}
+    begun = time.monotonic()
+    found = run(Tree(tmp_path, {}, "", begun + 0.2), [group({**readers, "a.after": readers["a.before"]})], None)
+    assert time.monotonic() - begun < 5
+    assert found.known("a.before") == 1
+    assert [found[name].why for name in ("a.hangs", "a.after")] == ["hang: not read in time, as a.hangs"] * 2
+    (tmp_path / "hangs").write_text("")  # let it go
 
 
 def test_only_the_wanted_names_are_read() -> None:

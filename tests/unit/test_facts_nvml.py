@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -196,6 +197,22 @@ def test_a_hanging_nvml_costs_its_own_facts_alone(compiled: Callable[..., Path])
     assert found.known("nvml.status") == "hang"
     assert found["nvml.gpus"].why == "hang"
     assert found["cpu.count"].is_known
+
+
+def test_a_driver_that_hangs_whoever_asks_costs_its_own_facts_alone(compiled: Callable[..., Path], plant: Any) -> None:
+    """NVML and the driver's own files both wait for a GPU; all else is read, within the time of one whole reading."""
+    plant.driven(1)
+    information = next(plant.root.glob("proc/driver/nvidia/gpus/*/information"))
+    information.unlink()
+    os.mkfifo(information)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(compiled(INIT="for (;;) pause();"))}
+    begun = time.monotonic()
+    found = facts.read(root=plant.root, environ=environ, deadline_s=6)
+    assert time.monotonic() - begun < 6
+    assert found.known("nvml.status") == "hang"
+    assert found["gpu.proc"].why == "hang"
+    assert found["package.pytest"].is_known
+    assert found.known("machine.hostname") == "node7"
 
 
 def test_a_crashing_nvml_costs_its_own_facts_alone(compiled: Callable[..., Path]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from multiprocessing.connection import Listener
@@ -58,3 +60,30 @@ def test_what_a_dead_run_left_in_the_short_place_is_swept() -> None:
         assert folder.parent == Path("/tmp")
         assert folder in scratch.sweep(here)
         assert not folder.exists()
+
+
+def test_what_may_not_be_changed_is_left_and_nothing_is_raised() -> None:
+    """A folder whose mode nobody may change, as a container's other user makes them, does not end the clean-up."""
+    scratch.remove(Path("/proc/self/task"))  # the kernel refuses chmod, rmdir and unlink there, root's too
+
+
+STUCK = """
+import subprocess
+from dataclasses import replace
+from gpucheck import owner, scratch
+
+here = owner.this_run()
+with scratch.folder(replace(here, pid=1 << 22, start=1)) as folder:
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder / "tmp"], check=True)
+    print(folder in scratch.sweep(here), folder.exists())
+    subprocess.run(["umount", folder / "tmp"], check=True)
+"""
+
+
+def test_a_dead_runs_folder_that_will_not_go_is_not_called_removed() -> None:
+    """The next run begins all the same, and does not say of what is still there (here: a mount) that it was removed."""
+    argv = ["unshare", "--mount", sys.executable, "-B", "-c", STUCK]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("no mount namespace here")
+    assert done.stdout == "False True\n", done.stderr
