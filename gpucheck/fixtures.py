@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gpucheck import scratch
-from gpucheck.engine import OPEN_S, Container, open_engine
+from gpucheck.engine import Container, open_engine
 from gpucheck.engine.find import Missing
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import REPORT, Inner, mark_of
 from gpucheck.judgement import own_code
-from gpucheck.process import Children
+from gpucheck.process import Children, Deadline
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from gpucheck.facts import Facts
     from gpucheck.faults import Change
     from gpucheck.judgement.own_code import OwnCode
+    from gpucheck.owner import Owner
     from gpucheck.process import Reply
     from gpucheck.profile import Options
     from gpucheck.report import Report
@@ -65,20 +67,6 @@ def children(request: pytest.FixtureRequest) -> Iterator[Children]:
         if given.options["level"] != "quick":
             made.start_server()  # imports while the cheap probes run
         yield made
-
-
-class Deadline:
-    """The time that a probe has left: its own deadline or the run's, whichever comes first."""
-
-    def __init__(self, ends: float) -> None:
-        self.ends = ends
-
-    def left_s(self, wanted_s: float | None = None) -> float:
-        """Seconds for the next wait. Raises Unable when there is no time for one."""
-        left_s = self.ends - time.monotonic()
-        if left_s <= 0:
-            raise Unable("time: the probe's deadline, or the run's budget, is used up")
-        return left_s if wanted_s is None else min(left_s, wanted_s)
 
 
 @pytest.fixture
@@ -127,67 +115,73 @@ def child(request: pytest.FixtureRequest, children: Children, deadline: Deadline
 class Engines:
     """Opens the engine once, at the first probe that asks; what came of it is the same for every later one."""
 
-    def __init__(self, inner: Inner, children: Children) -> None:
-        self.inner = inner
+    def __init__(self, who: Owner, wanted: str, children: Children) -> None:
+        self.who = who
+        self.wanted = wanted
         self.children = children
         self.calls: list[Children] = []
         self.engine: Engine | None = None
         self.error: Unable | NotApplicable | None = None
 
-    def open(self, report: Report, deadline_s: float) -> Engine:
+    def open(self, report: Report, deadline: Deadline) -> Engine:
         """The engine. Raises NotApplicable or Unable; one that was asked for and is missing is a finding, once."""
         if self.error is not None:
             raise self.error
         if self.engine is None:
             try:
-                given = self.inner.given
-                wanted = given.options["engine"]
-                self.engine = open_engine(self.children, given.owner, wanted, deadline_s, self.calls.append)
+                self.engine = open_engine(self.children, self.who, self.wanted, deadline, self.calls.append)
             except Missing as missing:
                 self.error = Unable(f"the engine {missing}, which is not installed", blocked_by=report.probe)
                 report.bad("engine-missing", f"--gpucheck-engine {missing}: no {missing} is installed", engine=missing)
                 raise self.error from None
             except (Unable, NotApplicable) as error:
-                self.error = error
+                if not deadline.is_over:  # that one probe had no time says nothing to the next
+                    self.error = error
                 raise
         return self.engine
+
+    def close(self) -> None:
+        """End the children that make the engine's calls."""
+        for calls in self.calls:
+            calls.close()
 
 
 @pytest.fixture(scope="session")
 def engines(request: pytest.FixtureRequest, children: Children) -> Iterator[Engines]:
     """The engine, opened on demand; its warm child is closed with the session."""
-    made = Engines(_inner(request), children)
+    given = _inner(request).given
+    made = Engines(given.owner, given.options["engine"], children)
     yield made
-    for calls in made.calls:
-        calls.close()
+    made.close()
 
 
 class Containers:
-    """Runs payloads in containers within the probe's deadline."""
+    """Runs payloads in containers within the probe's deadline; ``opened`` gives the engine, or raises why not."""
 
-    def __init__(self, engines: Engines, report: Report, deadline: Deadline, beside: Path) -> None:
-        self.change = engines.inner.change
-        self.engines = engines
-        self.report = report
+    def __init__(
+        self, opened: Callable[[Deadline], Engine], deadline: Deadline, beside: Path, change: Change = UNCHANGED
+    ) -> None:
+        self.change = change
+        self.opened = opened
         self.deadline = deadline
         self.beside = beside
 
     @property
     def engine(self) -> Engine:
         """The engine. Raises NotApplicable or Unable."""
-        return self.engines.open(self.report, self.deadline.left_s(OPEN_S))
+        return self.opened(self.deadline)
 
     def __call__(self, payload: str, args: Any = None, *, deadline_s: float | None = None, **how: Any) -> Reply:
         """Run a payload in a container described by ``how`` (fields of :class:`gpucheck.engine.Container`)."""
         wanted = Container(**{**how, **self.change.container})
         args = self.change.container_args(payload, args or {})
-        return self.engine.run(payload_of(payload, self.beside), args, wanted, self.deadline.left_s(deadline_s))
+        return self.engine.run(payload_of(payload, self.beside), args, wanted, self.deadline, deadline_s)
 
 
 @pytest.fixture
 def container(request: pytest.FixtureRequest, engines: Engines, report: Report, deadline: Deadline) -> Containers:
     """Run payloads in containers."""
-    return Containers(engines, report, deadline, request.path.parent)
+    return Containers(partial(engines.open, report), deadline, request.path.parent, _inner(request).change)
 
 
 @pytest.fixture
@@ -196,13 +190,13 @@ def volume(container: Containers) -> Iterator[Callable[[], tuple[str, str]]]:
     made: list[str] = []
 
     def make() -> tuple[str, str]:
-        name, place = container.engine.create_volume(container.change.volume)
+        name, place = container.engine.create_volume(container.deadline, container.change.volume)
         made.append(name)
         return name, place
 
     yield make
     for name in made:
-        container.engine.remove_volume(name)
+        container.engine.remove_volume(name, container.deadline)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from gpucheck.engine.container import Bind, Container, VolumeMount, create, moun
 from gpucheck.process import (
     PAYLOADS,
     Children,
+    Deadline,
     Ended,
     Failure,
     NoAnswer,
@@ -74,27 +75,37 @@ class Engine:
         """For people: ``docker 26.1.5``."""
         return f"{self.hello['kind']} {self.hello['version']}"
 
-    def call(self, op: str, within_s: float = CALL_S, **args: Any) -> Any:
+    def call(self, op: str, deadline: Deadline, within_s: float = CALL_S, **args: Any) -> Any:
         """Ask the engine one thing. Raises Refused with its words, Unable when it did not answer in time."""
-        return _call(self.calls, self.url, op, within_s, args)
+        return _call(self.calls, self.url, op, deadline.left_s(within_s), args)
 
-    def image(self, name: str) -> dict[str, Any] | None:
+    def image(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
         """What the engine knows of an image; None when it does not have it. Nothing is ever pulled."""
-        found: dict[str, Any] | None = self.call("image", name=name)
+        found: dict[str, Any] | None = self.call("image", deadline, name=name)
         return found
 
-    def create_volume(self, options: Mapping[str, str] | None = None) -> tuple[str, str]:
+    def create_volume(self, deadline: Deadline, options: Mapping[str, str] | None = None) -> tuple[str, str]:
         """A new marked volume: its name, and its mount point on the host. ``options`` are the local driver's."""
         name = f"gpucheck-{secrets.token_hex(6)}"
         wanted: dict[str, Any] = {"name": name, "labels": self.owner.labels(), "options": dict(options or {})}
-        return name, self.call("create_volume", **wanted)
+        return name, self.call("create_volume", deadline, **wanted)
 
-    def remove_volume(self, name: str) -> None:
+    def remove_volume(self, name: str, deadline: Deadline) -> None:
         """Remove a volume that this run made."""
-        self.call("remove_volume", name=name)
+        self.call("remove_volume", deadline, name=name)
 
-    def run(self, payload: str, args: Mapping[str, Any], container: Container, deadline_s: float) -> Reply:
-        """Run a payload in a container and return its reply. The engine's refusal is an ``Ended("refused")``."""
+    def run(
+        self,
+        payload: str,
+        args: Mapping[str, Any],
+        container: Container,
+        deadline: Deadline,
+        within_s: float | None = None,
+    ) -> Reply:
+        """Run a payload in a container and return its reply. The engine's refusal is an ``Ended("refused")``.
+
+        The container has ``within_s`` of what ``deadline`` leaves; to be killed and removed, at most MARGIN_S more.
+        """
         nonce = secrets.token_hex(8)
         folder = self.judged.folder / "answers" / nonce
         folder.mkdir()
@@ -103,7 +114,7 @@ class Engine:
         (folder / "args").chmod(0o644)
         path = Path(payload if "/" in payload else PAYLOADS / f"{payload}.py")
         binds = [Bind(str(folder), ANSWER, read_only=False), Bind(str(PAYLOADS), OURS), Bind(str(path.parent), THEIRS)]
-        image, python = self._image(container)
+        image, python = self._image(container, deadline)
         if container.image is None:
             binds = [*self._binds, *binds]
         sent = (f"{OURS}/envelope.py", f"{THEIRS}/{path.name}", f"@{ANSWER}/args", nonce, f"{ANSWER}/answer")
@@ -117,11 +128,12 @@ class Engine:
         points = mirror.mount_points(Path("/proc/self/mountinfo").read_text())
         mounts = [mount(part) for bind in (*binds, *container.binds) for part in mirror.split(bind, points)]
         body = create(whole, image, mounts, self.owner.labels())
-        return self._reply(body, folder, nonce, deadline_s)
+        return self._reply(body, folder, nonce, deadline.left_s(within_s))
 
     def _reply(self, body: Any, folder: Path, nonce: str, deadline_s: float) -> Reply:
         try:
-            state = self.call("run", deadline_s + MARGIN_S, create=body, deadline_s=deadline_s)
+            asked = {"create": body, "deadline_s": deadline_s}
+            state = _call(self.calls, self.url, "run", deadline_s + MARGIN_S, asked)
         except Refused as refused:
             return Reply(NoAnswer(), Ended("refused"), errors=f"gpucheck-refused: {redact.redact(refused.text)}")
         stacks = tuple(line for dump in sorted(folder.glob("[0-9]*")) for line in frames(dump))
@@ -132,18 +144,19 @@ class Engine:
             duration_s=state["duration_s"],
         )
 
-    def _image(self, container: Container) -> tuple[str, str]:
+    def _image(self, container: Container, deadline: Deadline) -> tuple[str, str]:
         if container.image is not None:
             return container.image, "python3"
         if self._mirror is None:
-            self._make_mirror()
+            self._make_mirror(deadline)
         if self.elsewhere:
             raise Unable(self.elsewhere)
         return str(self._mirror), self.judged.python
 
-    def _make_mirror(self) -> None:
+    def _make_mirror(self, deadline: Deadline) -> None:
         folder = self.judged.folder
-        reply = self.judged.run("mapped_paths", {"modules": ["torch", "onnxruntime"]}, deadline_s=OPEN_S)
+        modules = ["torch", "onnxruntime"]
+        reply = self.judged.run("mapped_paths", {"modules": modules}, deadline_s=deadline.left_s(OPEN_S))
         if not isinstance(reply.answer, Value):
             raise Unable(f"what the judged Python needs in a container: {_why(reply)}")
         roots = mirror.roots(reply.answer.value, str(folder))
@@ -151,18 +164,18 @@ class Engine:
         tar = folder / "mirror.tar"
         mirror.tar(tar, os.getuid(), os.getgid())
         run = self.owner.run.lower()
-        labels = self.owner.labels()
-        self._mirror = self.call("import_image", tar=str(tar), repository=mirror.REPOSITORY, tag=run, labels=labels)
-        self._check_here()
+        wanted: dict[str, Any] = {"tar": str(tar), "repository": mirror.REPOSITORY, "tag": run}
+        self._mirror = self.call("import_image", deadline, labels=self.owner.labels(), **wanted)
+        self._check_here(deadline)
 
-    def _check_here(self) -> None:
+    def _check_here(self, deadline: Deadline) -> None:
         """Bind a file with a random name and read it back: an engine elsewhere binds its own host's files, or none."""
         secret = secrets.token_hex(16)
         known = self.judged.folder / "answers" / f"here-{secrets.token_hex(8)}"
         known.write_text(secret)
         known.chmod(0o644)
         bound = Container(binds=(Bind(str(known), "/gpucheck/here"),))
-        reply = self.run("here", {"path": "/gpucheck/here"}, bound, CALL_S)
+        reply = self.run("here", {"path": "/gpucheck/here"}, bound, deadline, CALL_S)
         if isinstance(reply.answer, Value) and reply.answer.value["text"] == secret:
             return
         refusal = reply.refusal or ""
@@ -227,7 +240,7 @@ def _call(calls: Children, url: str, op: str, deadline_s: float, args: Mapping[s
 
 
 def open_engine(
-    judged: Children, who: Owner, wanted: str, deadline_s: float, keep: Callable[[Children], None]
+    judged: Children, who: Owner, wanted: str, deadline: Deadline, keep: Callable[[Children], None]
 ) -> Engine:
     """The first engine that answers. Raises what :func:`find.addresses` raises, and Unable when none answers.
 
@@ -240,23 +253,23 @@ def open_engine(
     for address in addresses:
         (judged.folder / cleanup.ENGINE_USED).write_text(address.url)
         try:
-            hello = _call(calls, address.url, "hello", min(HELLO_S, deadline_s), {})
+            hello = _call(calls, address.url, "hello", deadline.left_s(HELLO_S), {})
         except (Unable, Refused) as error:
             silent.append(str(error))
             continue
         engine = Engine(address.url, address.source, hello, calls, judged, who)
-        _sweep(engine)
+        _sweep(engine, deadline)
         return engine
     (judged.folder / cleanup.ENGINE_USED).unlink(missing_ok=True)
     raise Unable(*silent)
 
 
-def _sweep(engine: Engine) -> None:
+def _sweep(engine: Engine, deadline: Deadline) -> None:
     """Remove what earlier runs left: of owners that are provably gone here, or past their time."""
-    things = engine.call("marked")
+    things = engine.call("marked", deadline)
     dead = [t for t in things if (left_by := owner.from_labels(t["labels"])) and left_by.abandoned(engine.owner)]
     if dead:
-        engine.call("remove", things=dead)
+        engine.call("remove", deadline, things=dead)
 
 
 def remove_run(who: Owner, folder: Path) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import redact, scratch
+from gpucheck.process.deadline import Deadline
 from gpucheck.process.reply import (
     Answer,
     Ended,
@@ -43,6 +44,7 @@ __all__ = [
     "PAYLOADS",
     "Answer",
     "Children",
+    "Deadline",
     "Ended",
     "Failure",
     "Follow",

@@ -430,7 +430,7 @@ def test_a_real_engine_without_the_toolkit_is_told(container: Any, children: Chi
     assert found(result) == [("toolkit-missing", "bad"), ("gpu-not-in-container", "bad")]
     assert 'could not select device driver "" with capabilities' in text(result)
     assert "device nodes alone: it started, and of NVIDIA's nodes it has none" in text(result)
-    marked = container.engine.call("marked")
+    marked = container.engine.call("marked", container.deadline)
     mine = [thing["kind"] for thing in marked if thing["labels"]["gpucheck.run"] == container.engine.owner.run]
     assert set(mine) <= {"image"}
 

@@ -467,7 +467,7 @@ def test_in_a_container_each_end_is_named_within_the_deadline(
     assert seen.end is end, seen
     assert words in seen.words
     assert reply.answer.value["spent_s"] < 3 * LIMIT_S
-    marked = container.engine.call("marked")
+    marked = container.engine.call("marked", container.deadline)
     mine = [thing["kind"] for thing in marked if thing["labels"]["gpucheck.run"] == container.engine.owner.run]
     assert set(mine) <= {"image"}
 
