@@ -16,7 +16,7 @@ from gpucheck.engine.find import Missing
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import REPORT, Inner, mark_of
 from gpucheck.judgement import own_code
-from gpucheck.process import Children, Deadline
+from gpucheck.process import Children, Deadline, Once
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -116,29 +116,20 @@ class Engines:
     """Opens the engine once, at the first probe that asks; what came of it is the same for every later one."""
 
     def __init__(self, who: Owner, wanted: str, children: Children) -> None:
-        self.who = who
-        self.wanted = wanted
-        self.children = children
         self.calls: list[Children] = []
-        self.engine: Engine | None = None
-        self.error: Unable | NotApplicable | None = None
+        self.blamed_by = ""
+        self._engine = Once(lambda deadline: open_engine(children, who, wanted, deadline, self.calls.append))
 
     def open(self, report: Report, deadline: Deadline) -> Engine:
         """The engine. Raises NotApplicable or Unable; one that was asked for and is missing is a finding, once."""
-        if self.error is not None:
-            raise self.error
-        if self.engine is None:
-            try:
-                self.engine = open_engine(self.children, self.who, self.wanted, deadline, self.calls.append)
-            except Missing as missing:
-                self.error = Unable(f"the engine {missing}, which is not installed", blocked_by=report.probe)
-                report.bad("engine-missing", f"--gpucheck-engine {missing}: no {missing} is installed", engine=missing)
-                raise self.error from None
-            except (Unable, NotApplicable) as error:
-                if not deadline.is_over:  # that one probe had no time says nothing to the next
-                    self.error = error
-                raise
-        return self.engine
+        try:
+            return self._engine.get(deadline)
+        except Missing as missing:
+            if not self.blamed_by:
+                self.blamed_by = report.probe
+                said = f"--gpucheck-engine {missing.kind}: no {missing.kind} is installed"
+                report.bad("engine-missing", said, engine=missing.kind)
+            raise Unable(str(missing), blocked_by=self.blamed_by) from None
 
     def close(self) -> None:
         """End the children that make the engine's calls."""

@@ -61,10 +61,10 @@ def _onnx(facts: Facts, wanted: str) -> str:
 def _engine(_: Facts, wanted: str) -> str:
     try:
         find.addresses(wanted)
+    except find.Missing as missing:
+        return f"no {missing.kind} is installed"
     except (NotApplicable, Unable) as error:
         return str(error)
-    except find.Missing as missing:
-        return f"no {missing} is installed"
     return ""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from dataclasses import dataclass, field, replace
@@ -23,13 +24,14 @@ from gpucheck.process import (
     Ended,
     Failure,
     NoAnswer,
+    Once,
     Reply,
     Value,
     frames,
     read_answer,
     signal_name,
 )
-from gpucheck.verdict import Bug, Unable
+from gpucheck.verdict import Bug, Unable, Unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +46,8 @@ ANSWER = "/gpucheck/answer"
 OURS = "/gpucheck/envelope"
 THEIRS = "/gpucheck/payload"
 SIGNALLED = range(129, 160)
+# docker's words and podman's for a bind whose source is not there.
+NOT_THERE = re.compile(r"bind source path does not exist: (.+)|statfs (.+): no such file or directory")
 __all__ = ["Bind", "Container", "Engine", "Refused", "VolumeMount", "open_engine", "remove_run"]
 
 
@@ -56,6 +60,15 @@ class Refused(Exception):
         self.text = text
 
 
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a container begins with: an image, how a Python is started in it, and what is bound over it."""
+
+    image: str
+    python: str
+    binds: tuple[Bind, ...] = ()
+
+
 @dataclass
 class Engine:
     """An engine that answered on this host."""
@@ -66,9 +79,10 @@ class Engine:
     calls: Children = field(repr=False)
     judged: Children = field(repr=False)
     owner: Owner
-    elsewhere: str | None = None
-    _mirror: str | None = None
-    _binds: list[Bind] = field(default_factory=list)
+    _mirror: Once[Base] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._mirror = Once(self._make_mirror)
 
     @property
     def label(self) -> str:
@@ -106,6 +120,10 @@ class Engine:
 
         The container has ``within_s`` of what ``deadline`` leaves; to be killed and removed, at most MARGIN_S more.
         """
+        base = self._base(container, deadline)
+        return self._run(payload, args, container, base, deadline.left_s(within_s))
+
+    def _run(self, payload: str, args: Mapping[str, Any], container: Container, base: Base, deadline_s: float) -> Reply:
         nonce = secrets.token_hex(8)
         folder = self.judged.folder / "answers" / nonce
         folder.mkdir()
@@ -114,21 +132,19 @@ class Engine:
         (folder / "args").chmod(0o644)
         path = Path(payload if "/" in payload else PAYLOADS / f"{payload}.py")
         binds = [Bind(str(folder), ANSWER, read_only=False), Bind(str(PAYLOADS), OURS), Bind(str(path.parent), THEIRS)]
-        image, python = self._image(container, deadline)
-        if container.image is None:
-            binds = [*self._binds, *binds]
+        binds = [*base.binds, *binds]
         sent = (f"{OURS}/envelope.py", f"{THEIRS}/{path.name}", f"@{ANSWER}/args", nonce, f"{ANSWER}/answer")
         whole = replace(
             container,
-            argv=container.argv or (python, "-B", *sent),
+            argv=container.argv or (base.python, "-B", *sent),
             user=container.user or f"{os.getuid()}:{os.getgid()}",
             env={**self._environment(), **container.env},
             runtime=self._runtime(container),
         )
         points = mirror.mount_points(Path("/proc/self/mountinfo").read_text())
         mounts = [mount(part) for bind in (*binds, *container.binds) for part in mirror.split(bind, points)]
-        body = create(whole, image, mounts, self.owner.labels())
-        return self._reply(body, folder, nonce, deadline.left_s(within_s))
+        body = create(whole, base.image, mounts, self.owner.labels())
+        return self._reply(body, folder, nonce, deadline_s)
 
     def _reply(self, body: Any, folder: Path, nonce: str, deadline_s: float) -> Reply:
         try:
@@ -144,51 +160,51 @@ class Engine:
             duration_s=state["duration_s"],
         )
 
-    def _image(self, container: Container, deadline: Deadline) -> tuple[str, str]:
+    def _base(self, container: Container, deadline: Deadline) -> Base:
         if container.image is not None:
-            return container.image, "python3"
-        if self._mirror is None:
-            self._make_mirror(deadline)
-        if self.elsewhere:
-            raise Unable(self.elsewhere)
-        return str(self._mirror), self.judged.python
+            return Base(container.image, "python3")
+        return self._mirror.get(deadline)
 
-    def _make_mirror(self, deadline: Deadline) -> None:
+    def _make_mirror(self, deadline: Deadline) -> Base:
         folder = self.judged.folder
         modules = ["torch", "onnxruntime"]
         reply = self.judged.run("mapped_paths", {"modules": modules}, deadline_s=deadline.left_s(OPEN_S))
         if not isinstance(reply.answer, Value):
             raise Unable(f"what the judged Python needs in a container: {_why(reply)}")
         roots = mirror.roots(reply.answer.value, str(folder))
-        self._binds = [Bind(p, p) for root in roots for p in mirror.around(root, self.hello["root"])]
+        binds = tuple(Bind(p, p) for root in roots for p in mirror.around(root, self.hello["root"]))
         tar = folder / "mirror.tar"
         mirror.tar(tar, os.getuid(), os.getgid())
         run = self.owner.run.lower()
         wanted: dict[str, Any] = {"tar": str(tar), "repository": mirror.REPOSITORY, "tag": run}
-        self._mirror = self.call("import_image", deadline, labels=self.owner.labels(), **wanted)
-        self._check_here(deadline)
+        image = self.call("import_image", deadline, labels=self.owner.labels(), **wanted)
+        made = Base(image, self.judged.python, binds)
+        self._check_here(made, deadline)
+        return made
 
-    def _check_here(self, deadline: Deadline) -> None:
-        """Bind a file with a random name and read it back: an engine elsewhere binds its own host's files, or none."""
+    def _check_here(self, base: Base, deadline: Deadline) -> None:
+        """Bind a file with a random name and read it back: an engine elsewhere binds its own host's files, or none.
+
+        Raises Unable for that, and in its own words for whatever else a first container comes to.
+        """
         secret = secrets.token_hex(16)
         known = self.judged.folder / "answers" / f"here-{secrets.token_hex(8)}"
         known.write_text(secret)
         known.chmod(0o644)
         bound = Container(binds=(Bind(str(known), "/gpucheck/here"),))
-        reply = self.run("here", {"path": "/gpucheck/here"}, bound, deadline, CALL_S)
+        reply = self._run("here", {"path": "/gpucheck/here"}, bound, base, deadline.left_s(CALL_S))
         if isinstance(reply.answer, Value) and reply.answer.value["text"] == secret:
             return
-        refusal = reply.refusal or ""
-        if refusal and "source path does not exist" not in refusal:
-            raise Unable(f"a container: the engine refused to run one: {refusal}")
-        if isinstance(reply.answer, (NoAnswer, Failure)):
-            said = refusal or f"{reply.ended}; {reply.errors.strip()[-300:]}"
-            self.elsewhere = (
-                f"the engine at {redact.redact(self.url)} does not see this host's files ({said}): it runs on another "
-                "host or in another mount namespace; run gpucheck where the engine runs"
+        said = reply.refusal or _why(reply)
+        if _is_elsewhere(reply):
+            where = redact.redact(self.url)
+            raise Unable(
+                f"an engine on this host: the one at {where} does not see this host's files ({said}); "
+                "`gpucheck explain engine-elsewhere` says what to do"
             )
-        else:
-            raise Bug(f"the first container answered nonsense: {reply.answer}")
+        if reply.hung:
+            raise Unable(f"a first container: {said}", *reply.ended.where[:3])
+        raise Unexplained(f"a first container: {said}", f"{said}\n{reply.errors}")
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
@@ -211,6 +227,13 @@ class Engine:
 def _why(reply: Reply) -> str:
     answer = reply.answer
     return f"{answer.type}: {answer.text}" if isinstance(answer, Failure) else str(reply.ended)
+
+
+def _is_elsewhere(reply: Reply) -> bool:
+    """Whether something is not there for the engine, or in its container, that is there for us."""
+    if (gone := NOT_THERE.search(reply.refusal or "")) is not None:
+        return Path(gone[1] or gone[2]).exists()
+    return isinstance(reply.answer, Failure) and reply.answer.type == "FileNotFoundError"
 
 
 def _ended(state: Mapping[str, Any], where: tuple[str, ...]) -> Ended:

@@ -17,8 +17,12 @@ SOCKETS = {
 DAEMONS = {"docker": ("dockerd",), "podman": ("podman",)}
 
 
-class Missing(Exception):
+class Missing(Unable):
     """An engine was asked for by name and is not installed."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"the engine {kind}, which is not installed")
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck import redact, scratch
 from gpucheck.process.deadline import Deadline
+from gpucheck.process.once import Once
 from gpucheck.process.reply import (
     Answer,
     Ended,
@@ -50,6 +51,7 @@ __all__ = [
     "Follow",
     "Garbage",
     "NoAnswer",
+    "Once",
     "Reply",
     "TooMuch",
     "Value",

@@ -80,3 +80,38 @@ def test_one_probes_lack_of_time_is_not_the_next_ones(asking: Asking, door: Door
         look(asking(3))
     door.open()
     assert look(asking(60))
+
+
+def test_what_came_of_the_first_container_is_told_again_without_another_look(asking: Asking, door: Door) -> None:
+    """Its refusal is in the engine's words, is not "elsewhere", and costs later containers nothing."""
+    door.refuse("POST .*/start", "OCI runtime create failed: something of runc's own: unknown")
+    container = asking(60)
+    with pytest.raises(Unable, match=r"a first container: .*something of runc's own"):
+        look(container)
+    asked = len(door.passed)
+    began = time.monotonic()
+    with pytest.raises(Unable, match=r"a first container: .*something of runc's own") as again:
+        look(asking(60))
+    assert "elsewhere" not in str(again.value)
+    assert len(door.passed) == asked
+    assert time.monotonic() - began < 1
+
+
+def test_only_an_engine_that_lacks_what_is_here_is_elsewhere(asking: Asking, door: Door) -> None:
+    """A source of a bind that is here, and is not there for the engine, says so."""
+    door.refuse(
+        "POST .*/containers/create", 'invalid mount config for type "bind": bind source path does not exist: /usr', 400
+    )
+    with pytest.raises(Unable, match=r"does not see this host's files .*gpucheck explain engine-elsewhere"):
+        look(asking(60))
+
+
+def test_an_engine_that_lacks_what_is_nowhere_is_not_elsewhere(asking: Asking, door: Door) -> None:
+    """A source that is not here either is told in the engine's words."""
+    door.refuse(
+        "POST .*/containers/create",
+        'invalid mount config for type "bind": bind source path does not exist: /no/such',
+        400,
+    )
+    with pytest.raises(Unable, match=r"a first container: .*does not exist: /no/such"):
+        look(asking(60))
