@@ -51,13 +51,15 @@ NOT_THERE = re.compile(r"bind source path does not exist: (.+)|statfs (.+): no s
 __all__ = ["Bind", "Container", "Engine", "Refused", "VolumeMount", "open_engine", "remove_run"]
 
 
-class Refused(Exception):
-    """The engine answered and said no, in its own words."""
+class Refused(Unexplained):
+    """The engine answered and said no: ``text`` is its own words, which may say why."""
 
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
+    def __init__(self, url: str, op: str, text: str) -> None:
+        super().__init__(f"the engine at {url} refused ({op}): {text}", text)
+
+    def __str__(self) -> str:
+        """The refusal alone."""
+        return self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +250,17 @@ def _ended(state: Mapping[str, Any], where: tuple[str, ...]) -> Ended:
 
 
 def _call(calls: Children, url: str, op: str, deadline_s: float, args: Mapping[str, Any]) -> Any:
+    where = redact.redact(url)
     reply = calls.run("engine_call", {"op": op, "url": url, **args}, deadline_s=deadline_s)
     if isinstance(reply.answer, Value):
         said = reply.answer.value
         if "value" in said:
             return said["value"]
         if "refused" in said:
-            raise Refused(said["refused"]["status"], redact.redact(said["refused"]["text"]))
-        unreachable = said["unreachable"]
-        raise Unable(f"an answer of the engine at {redact.redact(url)}: {redact.redact(unreachable['text'])}")
+            raise Refused(where, op, redact.redact(said["refused"]))
+        raise Unable(f"an answer of the engine at {where}: {redact.redact(said['unreachable'])}")
     if reply.hung:
-        raise Unable(f"an answer of the engine at {redact.redact(url)} within {deadline_s:.0f} s ({op})")
+        raise Unable(f"an answer of the engine at {where} within {deadline_s:.0f} s ({op})")
     raise Bug(f"the engine's child, {op}: {_why(reply)}; {reply.errors[-300:]}")
 
 
@@ -272,19 +274,19 @@ def open_engine(
     addresses = find.addresses(wanted)
     calls = Children(judged.run_id, judged.folder, sys.executable, preload=("docker",))
     keep(calls)
-    silent: list[str] = []
+    silent: list[Unable] = []
     for address in addresses:
         (judged.folder / cleanup.ENGINE_USED).write_text(address.url)
         try:
             hello = _call(calls, address.url, "hello", deadline.left_s(HELLO_S), {})
-        except (Unable, Refused) as error:
-            silent.append(str(error))
+        except Unable as error:
+            silent.append(error)
             continue
         engine = Engine(address.url, address.source, hello, calls, judged, who)
         _sweep(engine, deadline)
         return engine
     (judged.folder / cleanup.ENGINE_USED).unlink(missing_ok=True)
-    raise Unable(*silent)
+    raise silent[0] if len(silent) == 1 else Unable(*map(str, silent))
 
 
 def _sweep(engine: Engine, deadline: Deadline) -> None:
@@ -303,6 +305,6 @@ def remove_run(who: Owner, folder: Path) -> list[str]:
             things = _call(calls, url, "marked", CALL_S, {})
             ours = [t for t in things if t["labels"].get("gpucheck.run") == who.run]
             stuck: list[str] = _call(calls, url, "remove", CALL_S, {"things": ours}) if ours else []
-    except (Unable, Refused, Bug) as error:
+    except (Unable, Bug) as error:
         return [f"the engine could not be asked to remove what this run made: {error}"]
     return stuck

@@ -1,7 +1,8 @@
 """One question to a container engine, asked through its SDK in a child that can be killed. The only importer of docker.
 
 ``args``: ``op`` names a function below, ``url`` is the engine's address, the rest are that function's arguments. What
-the engine refuses comes back as ``{"refused": {"status", "text"}}`` in its own words; it is an answer, not a failure.
+the engine refuses comes back as ``{"refused": text}`` in its own words; it is an answer, not a failure. That none came
+comes back as ``{"unreachable": text}``.
 """
 
 import os
@@ -183,6 +184,6 @@ def main(args):
         client = docker.DockerClient(base_url=url, version="auto", timeout=20)
         return {"value": op(client, **args)}
     except APIError as error:
-        return {"refused": {"status": error.status_code, "text": str(error.explanation or error)}}
+        return {"refused": str(error.explanation or error)}
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
-        return {"unreachable": {"type": type(error).__name__, "text": str(error)}}
+        return {"unreachable": str(error)}

@@ -27,12 +27,12 @@ class Door:
         self.url, self.engine = url, engine.removeprefix("unix://")
         self.passed: list[str] = []
         self.over = threading.Event()
-        self._slow: dict[str, float] = {}
+        self._slow: dict[str, list[float]] = {}
         self._refused: dict[str, tuple[int, str]] = {}
 
-    def slow(self, pattern: str, seconds: float) -> None:
-        """Requests that match ``pattern`` (method and path) wait so long."""
-        self._slow[pattern] = seconds
+    def slow(self, pattern: str, seconds: float, times: int = 1000) -> None:
+        """The next ``times`` requests that match ``pattern`` (method and path) wait so long."""
+        self._slow[pattern] = [seconds] * times
 
     def refuse(self, pattern: str, text: str, status: int = 500) -> None:
         """Requests that match are answered so, and the engine never sees them."""
@@ -45,16 +45,12 @@ class Door:
         self.over.set()
         self.over = threading.Event()
 
-    def count(self, pattern: str) -> int:
-        """How many requests that match came so far."""
-        return sum(bool(re.search(pattern, request)) for request in self.passed)
-
     def answer(self, asked: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, list[tuple[str, str]]]:
         """Status, body and headers: ours where a rule says so, else the engine's."""
         self.passed.append(asked)
-        for pattern, seconds in list(self._slow.items()):
-            if re.search(pattern, asked):
-                self.over.wait(seconds)
+        for pattern, waits in list(self._slow.items()):
+            if waits and re.search(pattern, asked):
+                self.over.wait(waits.pop())
         for pattern, (status, text) in list(self._refused.items()):
             if re.search(pattern, asked):
                 return status, json.dumps({"message": text}).encode(), [("Content-Type", "application/json")]

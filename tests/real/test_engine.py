@@ -15,7 +15,6 @@ from gpucheck.fixtures import Containers, Engines
 from gpucheck.process import Children, Deadline, Value
 from gpucheck.report import Report
 from gpucheck.verdict import Subject, Unable
-from tests.fakes import door as doors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,13 +24,6 @@ if TYPE_CHECKING:
     Asking = Callable[[float], Containers]
 
 THERE = "/gpucheck/envelope/here.py"
-
-
-@pytest.fixture
-def door(docker_host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """A door before the engine that answers here."""
-    with doors.before(docker_host, tmp_path_factory.mktemp("door")) as made:
-        yield made
 
 
 @pytest.fixture
