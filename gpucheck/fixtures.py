@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from gpucheck.report import Report
 
 ROOM_S = 2.0
+# Beyond the probe's deadline: with what a container may take to be removed, less than the belt around a probe.
+LEAVE_S = 5.0
 
 
 def _inner(request: pytest.FixtureRequest) -> Inner:
@@ -178,16 +181,19 @@ def container(request: pytest.FixtureRequest, engines: Engines, report: Report, 
 @pytest.fixture
 def volume(container: Containers) -> Iterator[Callable[[], tuple[str, str]]]:
     """Makes named volumes (name, mount point on the host), and removes them."""
-    made: list[str] = []
+    made: list[tuple[Engine, str]] = []
 
     def make() -> tuple[str, str]:
-        name, place = container.engine.create_volume(container.deadline, container.change.volume)
-        made.append(name)
+        engine = container.engine
+        name, place = engine.create_volume(container.deadline, container.change.volume)
+        made.append((engine, name))
         return name, place
 
     yield make
-    for name in made:
-        container.engine.remove_volume(name, container.deadline)
+    leaving = Deadline.within(LEAVE_S)
+    for engine, name in made:
+        with suppress(Unable):  # the run's own clean-up takes what stays
+            engine.remove_volume(name, leaving)
 
 
 @pytest.fixture
