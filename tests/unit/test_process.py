@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from gpucheck import owner, scratch
 from gpucheck.payload import envelope, family
 from gpucheck.process import PAYLOADS as OURS
-from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value
+from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value, supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -261,6 +262,18 @@ def test_commands_end_at_the_deadline_too(children: Children) -> None:
     assert reply.ended.kind == "deadline"
     alive = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family.bearers(children.run_id)]
     assert not any("sleep" in line for line in alive)
+
+
+def test_a_supervisor_that_is_gone_or_deaf_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that nobody takes ends the conversation: in time, and without an exception."""
+    monkeypatch.setattr(supervised, "SEND_S", 0.2)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        assert supervised.Conversation(ours, {"argv": []}).report(5) == {"lost": True}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert supervised.Conversation(ours, {"argv": ["x" * (8 << 20)]}).report(5) == {"lost": True}
 
 
 def test_output_is_redacted(run: Go, monkeypatch: pytest.MonkeyPatch) -> None:
