@@ -11,6 +11,8 @@ from gpucheck.process.supervised import KILL_GRACE_S, PAYLOADS, Conversation, su
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+START_S = 90.0
+
 
 class WarmServer:
     """A process of ``python`` that has imported ``preload`` and forks a child a payload."""
@@ -25,8 +27,7 @@ class WarmServer:
         theirs.close()
         watched.close()
 
-    def ready(self, timeout_s: float) -> bool:
-        """Whether the libraries are imported; waits for it once."""
+    def _is_ready(self, timeout_s: float) -> bool:
         if self.why or not select.select([self.control], [], [], timeout_s)[0]:
             self.why = self.why or f"not ready in {timeout_s:.0f} s"
             return False
@@ -35,8 +36,10 @@ class WarmServer:
             return False
         return True
 
-    def connect(self) -> socket.socket | None:
-        """A connection to a supervisor forked from the server; None when the server is gone."""
+    def connect(self, within_s: float) -> socket.socket | None:
+        """A connection to a supervisor forked from the server; None when it is not ready in time, or gone."""
+        if not self._is_ready(min(within_s, START_S)):
+            return None
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self.control, [b"."], [theirs.fileno()])
