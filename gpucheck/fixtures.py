@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gpucheck import scratch
-from gpucheck.engine import OPEN_S, Container, open_engine
-from gpucheck.engine.find import Missing
+from gpucheck.engine import Container, find, open_engine
 from gpucheck.events import Went
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import session
 from gpucheck.inner.mark import mark_of
 from gpucheck.inner.protocol import REPORT
 from gpucheck.judgement import own_code
-from gpucheck.process import Children
+from gpucheck.process import Children, Deadline, Once
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -27,17 +28,15 @@ if TYPE_CHECKING:
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
     from gpucheck.faults import Change
-    from gpucheck.inner.session import Session
     from gpucheck.judgement.own_code import OwnCode
+    from gpucheck.owner import Owner
     from gpucheck.process import Reply
     from gpucheck.profile import Options
     from gpucheck.report import Report
 
 ROOM_S = 2.0
-
-
-def _inner(request: pytest.FixtureRequest) -> Session:
-    return session.of(request.config)
+# Beyond the probe's deadline: with what a container may take to be removed, less than the belt around a probe.
+LEAVE_S = 5.0
 
 
 @pytest.fixture
@@ -50,19 +49,19 @@ def report(request: pytest.FixtureRequest) -> Report:
 @pytest.fixture(scope="session")
 def host(request: pytest.FixtureRequest) -> Facts:
     """What was read of this host."""
-    return _inner(request).given.facts
+    return session.of(request.config).given.facts
 
 
 @pytest.fixture(scope="session")
 def options(request: pytest.FixtureRequest) -> Options:
     """What the operator asked for."""
-    return _inner(request).given.options
+    return session.of(request.config).given.options
 
 
 @pytest.fixture(scope="session")
 def children(request: pytest.FixtureRequest) -> Iterator[Children]:
     """Children of the judged Python; their warm server has imported torch where there is one."""
-    given = _inner(request).given
+    given = session.of(request.config).given
     python = given.facts.known("python.executable") or given.options["python"]
     preload = ("torch",) if given.facts.known("package.torch") else ()
     with Children(given.run, given.folder, python, preload) as made:
@@ -71,25 +70,11 @@ def children(request: pytest.FixtureRequest) -> Iterator[Children]:
         yield made
 
 
-class Deadline:
-    """The time that a probe has left: its own deadline or the run's, whichever comes first."""
-
-    def __init__(self, ends: float) -> None:
-        self.ends = ends
-
-    def left_s(self, wanted_s: float | None = None) -> float:
-        """Seconds for the next wait. Raises Unable when there is no time for one."""
-        left_s = self.ends - time.monotonic()
-        if left_s <= 0:
-            raise Unable("time: the probe's deadline, or the run's budget, is used up")
-        return left_s if wanted_s is None else min(left_s, wanted_s)
-
-
 @pytest.fixture
 def deadline(request: pytest.FixtureRequest) -> Deadline:
     """The time that this probe has left."""
     own = time.monotonic() + mark_of(request.node).deadline_s
-    return Deadline(min(own, _inner(request).given.ends - ROOM_S))
+    return Deadline(min(own, session.of(request.config).given.ends - ROOM_S))
 
 
 def payload_of(name: str, beside: Path) -> str:
@@ -121,98 +106,100 @@ class Child:
 @pytest.fixture
 def child(request: pytest.FixtureRequest, children: Children, deadline: Deadline) -> Iterator[Child]:
     """Run payloads in children."""
-    inner = _inner(request)
+    ours = session.of(request.config)
     made = request.node.stash[REPORT]
-    children.progress = lambda text: inner.tell(Went(made.probe, text))
-    yield Child(children, deadline, request.path.parent, inner.change)
+    children.progress = lambda text: ours.tell(Went(made.probe, text))
+    yield Child(children, deadline, request.path.parent, ours.change)
     children.progress = lambda _: None
 
 
 class Engines:
     """Opens the engine once, at the first probe that asks; what came of it is the same for every later one."""
 
-    def __init__(self, inner: Session, children: Children) -> None:
-        self.inner = inner
-        self.children = children
+    def __init__(self, who: Owner, wanted: str, host: Facts, children: Children) -> None:
         self.calls: list[Children] = []
-        self.engine: Engine | None = None
-        self.error: Unable | NotApplicable | None = None
+        self.blamed_by = ""
+        self._engine = Once(
+            lambda deadline: open_engine(children, who, find.addresses(wanted, host), deadline, self.calls.append)
+        )
 
-    def open(self, report: Report, deadline_s: float) -> Engine:
+    def open(self, report: Report, deadline: Deadline) -> Engine:
         """The engine. Raises NotApplicable or Unable; one that was asked for and is missing is a finding, once."""
-        if self.error is not None:
-            raise self.error
-        if self.engine is None:
-            try:
-                given = self.inner.given
-                wanted = given.options["engine"]
-                self.engine = open_engine(self.children, given.owner, wanted, deadline_s, self.calls.append)
-            except Missing as missing:
-                self.error = Unable(f"the engine {missing}, which is not installed", blocked_by=report.probe)
-                report.bad("engine-missing", f"--gpucheck-engine {missing}: no {missing} is installed", engine=missing)
-                raise self.error from None
-            except (Unable, NotApplicable) as error:
-                self.error = error
-                raise
-        return self.engine
+        try:
+            return self._engine.get(deadline)
+        except find.Missing as missing:
+            if not self.blamed_by:
+                self.blamed_by = report.probe
+                said = f"--gpucheck-engine {missing.kind}: no {missing.kind} is installed"
+                report.bad("engine-missing", said, engine=missing.kind)
+            raise Unable(str(missing), blocked_by=self.blamed_by) from None
+
+    def close(self) -> None:
+        """End the children that make the engine's calls."""
+        for calls in self.calls:
+            calls.close()
 
 
 @pytest.fixture(scope="session")
 def engines(request: pytest.FixtureRequest, children: Children) -> Iterator[Engines]:
     """The engine, opened on demand; its warm child is closed with the session."""
-    made = Engines(_inner(request), children)
+    given = session.of(request.config).given
+    made = Engines(given.owner, given.options["engine"], given.facts, children)
     yield made
-    for calls in made.calls:
-        calls.close()
+    made.close()
 
 
 class Containers:
-    """Runs payloads in containers within the probe's deadline."""
+    """Runs payloads in containers within the probe's deadline; ``opened`` gives the engine, or raises why not."""
 
-    def __init__(self, engines: Engines, report: Report, deadline: Deadline, beside: Path) -> None:
-        self.change = engines.inner.change
-        self.engines = engines
-        self.report = report
+    def __init__(
+        self, opened: Callable[[Deadline], Engine], deadline: Deadline, beside: Path, change: Change = UNCHANGED
+    ) -> None:
+        self.change = change
+        self.opened = opened
         self.deadline = deadline
         self.beside = beside
 
     @property
     def engine(self) -> Engine:
         """The engine. Raises NotApplicable or Unable."""
-        return self.engines.open(self.report, self.deadline.left_s(OPEN_S))
+        return self.opened(self.deadline)
 
     def __call__(self, payload: str, args: Any = None, *, deadline_s: float | None = None, **how: Any) -> Reply:
         """Run a payload in a container described by ``how`` (fields of :class:`gpucheck.engine.Container`)."""
         wanted = Container(**{**how, **self.change.container})
         args = self.change.container_args(payload, args or {})
-        return self.engine.run(payload_of(payload, self.beside), args, wanted, self.deadline.left_s(deadline_s))
+        return self.engine.run(payload_of(payload, self.beside), args, wanted, self.deadline, deadline_s)
 
 
 @pytest.fixture
 def container(request: pytest.FixtureRequest, engines: Engines, report: Report, deadline: Deadline) -> Containers:
     """Run payloads in containers."""
-    return Containers(engines, report, deadline, request.path.parent)
+    return Containers(partial(engines.open, report), deadline, request.path.parent, session.of(request.config).change)
 
 
 @pytest.fixture
 def volume(container: Containers) -> Iterator[Callable[[], tuple[str, str]]]:
     """Makes named volumes (name, mount point on the host), and removes them."""
-    made: list[str] = []
+    made: list[tuple[Engine, str]] = []
 
     def make() -> tuple[str, str]:
-        name, place = container.engine.create_volume(container.change.volume)
-        made.append(name)
+        engine = container.engine
+        name, place = engine.create_volume(container.deadline, container.change.volume)
+        made.append((engine, name))
         return name, place
 
     yield make
-    for name in made:
-        container.engine.remove_volume(name)
+    leaving = Deadline.within(LEAVE_S)
+    for engine, name in made:
+        with suppress(Unable):  # the run's own clean-up takes what stays
+            engine.remove_volume(name, leaving)
 
 
 @pytest.fixture
 def scratch_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder of this probe's own, inside the run's."""
-    folder = Path(tempfile.mkdtemp(dir=_inner(request).given.folder / "tmp"))
+    folder = Path(tempfile.mkdtemp(dir=session.of(request.config).given.folder / "tmp"))
     yield folder
     scratch.remove(folder)
 
@@ -227,13 +214,13 @@ def image(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def dataset(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
     """The dataset that the operator named."""
-    return own_code.named(request.param, _inner(request).given.started_in, host)
+    return own_code.named(request.param, session.of(request.config).given.started_in, host)
 
 
 @pytest.fixture
 def model(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
     """The model that the operator named."""
-    return own_code.named(request.param, _inner(request).given.started_in, host)
+    return own_code.named(request.param, session.of(request.config).given.started_in, host)
 
 
 @pytest.fixture

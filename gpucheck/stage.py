@@ -58,19 +58,19 @@ def _onnx(facts: Facts, wanted: str) -> str:
     return _package("torch", "onnx")(facts, wanted) or _onnxruntime(facts, wanted)
 
 
-def _engine(_: Facts, wanted: str) -> str:
+def _engine(facts: Facts, wanted: str) -> str:
     try:
-        find.addresses(wanted)
+        find.addresses(wanted, facts)
+    except find.Missing as missing:
+        return f"no {missing.kind} is installed"
     except (NotApplicable, Unable) as error:
         return str(error)
-    except find.Missing as missing:
-        return f"no {missing} is installed"
     return ""
 
 
-def _no_podman(_: Facts, __: str) -> str:
+def _no_podman(facts: Facts, _: str) -> str:
     try:
-        find.addresses("podman")
+        find.addresses("podman", facts)
     except find.Missing:
         return ""
     except Unable:

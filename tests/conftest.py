@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucheck import facts
+from tests.fakes import door as doors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpucheck.facts import Facts
+    from tests.fakes.door import Door
 
 ENGINE = Path(__file__).parents[1] / "ci" / "engine"
 ELF = "\x7fELF\x02"
@@ -114,3 +118,10 @@ def docker_host() -> str:
     if asked.returncode:
         lacking(f'{asked.stderr.strip()}; start one: eval "$(ci/engine start)"')
     return asked.stdout.partition(",")[0]
+
+
+@pytest.fixture
+def door(docker_host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """A door before that engine, where requests can be held up or refused."""
+    with doors.before(docker_host, tmp_path_factory.mktemp("door")) as made:
+        yield made

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from dataclasses import dataclass, field, replace
@@ -14,24 +15,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import cleanup, owner, redact
-from gpucheck.engine import find, mirror
+from gpucheck.engine import mirror
 from gpucheck.engine.container import Bind, Container, VolumeMount, create, mount
+from gpucheck.judgement.hello import Hello
 from gpucheck.process import (
     PAYLOADS,
     Children,
+    Deadline,
     Ended,
     Failure,
     NoAnswer,
+    Once,
     Reply,
     Value,
     frames,
     read_answer,
     signal_name,
 )
-from gpucheck.verdict import Bug, Unable
+from gpucheck.verdict import Bug, Unable, Unexplained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpucheck.owner import Owner
 
@@ -43,16 +47,29 @@ ANSWER = "/gpucheck/answer"
 OURS = "/gpucheck/envelope"
 THEIRS = "/gpucheck/payload"
 SIGNALLED = range(129, 160)
+# docker's words and podman's for a bind whose source is not there.
+NOT_THERE = re.compile(r"bind source path does not exist: (.+)|statfs (.+): no such file or directory")
 __all__ = ["Bind", "Container", "Engine", "Refused", "VolumeMount", "open_engine", "remove_run"]
 
 
-class Refused(Exception):
-    """The engine answered and said no, in its own words."""
+class Refused(Unexplained):
+    """The engine answered and said no: ``text`` is its own words, which may say why."""
 
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
+    def __init__(self, url: str, op: str, text: str) -> None:
+        super().__init__(f"the engine at {url} refused ({op}): {text}", text)
+
+    def __str__(self) -> str:
+        """The refusal alone."""
+        return self.what
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a container begins with: an image, how a Python is started in it, and what is bound over it."""
+
+    image: str
+    python: str
+    binds: tuple[Bind, ...] = ()
 
 
 @dataclass
@@ -60,41 +77,55 @@ class Engine:
     """An engine that answered on this host."""
 
     url: str
-    source: str
-    hello: Mapping[str, Any]
+    hello: Hello
     calls: Children = field(repr=False)
     judged: Children = field(repr=False)
     owner: Owner
-    elsewhere: str | None = None
-    _mirror: str | None = None
-    _binds: list[Bind] = field(default_factory=list)
+    _mirror: Once[Base] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._mirror = Once(self._make_mirror)
 
     @property
     def label(self) -> str:
         """For people: ``docker 26.1.5``."""
-        return f"{self.hello['kind']} {self.hello['version']}"
+        return self.hello.label
 
-    def call(self, op: str, within_s: float = CALL_S, **args: Any) -> Any:
+    def call(self, op: str, deadline: Deadline, within_s: float = CALL_S, **args: Any) -> Any:
         """Ask the engine one thing. Raises Refused with its words, Unable when it did not answer in time."""
-        return _call(self.calls, self.url, op, within_s, args)
+        return _call(self.calls, self.url, op, deadline.left_s(within_s), args)
 
-    def image(self, name: str) -> dict[str, Any] | None:
+    def image(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
         """What the engine knows of an image; None when it does not have it. Nothing is ever pulled."""
-        found: dict[str, Any] | None = self.call("image", name=name)
+        found: dict[str, Any] | None = self.call("image", deadline, name=name)
         return found
 
-    def create_volume(self, options: Mapping[str, str] | None = None) -> tuple[str, str]:
+    def create_volume(self, deadline: Deadline, options: Mapping[str, str] | None = None) -> tuple[str, str]:
         """A new marked volume: its name, and its mount point on the host. ``options`` are the local driver's."""
         name = f"gpucheck-{secrets.token_hex(6)}"
         wanted: dict[str, Any] = {"name": name, "labels": self.owner.labels(), "options": dict(options or {})}
-        return name, self.call("create_volume", **wanted)
+        return name, self.call("create_volume", deadline, **wanted)
 
-    def remove_volume(self, name: str) -> None:
+    def remove_volume(self, name: str, deadline: Deadline) -> None:
         """Remove a volume that this run made."""
-        self.call("remove_volume", name=name)
+        self.call("remove_volume", deadline, name=name)
 
-    def run(self, payload: str, args: Mapping[str, Any], container: Container, deadline_s: float) -> Reply:
-        """Run a payload in a container and return its reply. The engine's refusal is an ``Ended("refused")``."""
+    def run(
+        self,
+        payload: str,
+        args: Mapping[str, Any],
+        container: Container,
+        deadline: Deadline,
+        within_s: float | None = None,
+    ) -> Reply:
+        """Run a payload in a container and return its reply. The engine's refusal is an ``Ended("refused")``.
+
+        The container has ``within_s`` of what ``deadline`` leaves; to be killed and removed, at most MARGIN_S more.
+        """
+        base = self._base(container, deadline)
+        return self._run(payload, args, container, base, deadline.left_s(within_s))
+
+    def _run(self, payload: str, args: Mapping[str, Any], container: Container, base: Base, deadline_s: float) -> Reply:
         nonce = secrets.token_hex(8)
         folder = self.judged.folder / "answers" / nonce
         folder.mkdir()
@@ -103,25 +134,24 @@ class Engine:
         (folder / "args").chmod(0o644)
         path = Path(payload if "/" in payload else PAYLOADS / f"{payload}.py")
         binds = [Bind(str(folder), ANSWER, read_only=False), Bind(str(PAYLOADS), OURS), Bind(str(path.parent), THEIRS)]
-        image, python = self._image(container)
-        if container.image is None:
-            binds = [*self._binds, *binds]
+        binds = [*base.binds, *binds]
         sent = (f"{OURS}/envelope.py", f"{THEIRS}/{path.name}", f"@{ANSWER}/args", nonce, f"{ANSWER}/answer")
         whole = replace(
             container,
-            argv=container.argv or (python, "-B", *sent),
+            argv=container.argv or (base.python, "-B", *sent),
             user=container.user or f"{os.getuid()}:{os.getgid()}",
             env={**self._environment(), **container.env},
             runtime=self._runtime(container),
         )
         points = mirror.mount_points()
         mounts = [mount(part) for bind in (*binds, *container.binds) for part in mirror.split(bind, points)]
-        body = create(whole, image, mounts, self.owner.labels())
+        body = create(whole, base.image, mounts, self.owner.labels())
         return self._reply(body, folder, nonce, deadline_s)
 
     def _reply(self, body: Any, folder: Path, nonce: str, deadline_s: float) -> Reply:
         try:
-            state = self.call("run", deadline_s + MARGIN_S, create=body, deadline_s=deadline_s)
+            asked = {"create": body, "deadline_s": deadline_s}
+            state = _call(self.calls, self.url, "run", deadline_s + MARGIN_S, asked)
         except Refused as refused:
             return Reply(NoAnswer(), Ended("refused"), errors=f"gpucheck-refused: {redact.redact(refused.text)}")
         stacks = tuple(line for dump in sorted(folder.glob("[0-9]*")) for line in frames(dump))
@@ -132,50 +162,51 @@ class Engine:
             duration_s=state["duration_s"],
         )
 
-    def _image(self, container: Container) -> tuple[str, str]:
+    def _base(self, container: Container, deadline: Deadline) -> Base:
         if container.image is not None:
-            return container.image, "python3"
-        if self._mirror is None:
-            self._make_mirror()
-        if self.elsewhere:
-            raise Unable(self.elsewhere)
-        return str(self._mirror), self.judged.python
+            return Base(container.image, "python3")
+        return self._mirror.get(deadline)
 
-    def _make_mirror(self) -> None:
+    def _make_mirror(self, deadline: Deadline) -> Base:
         folder = self.judged.folder
-        reply = self.judged.run("mapped_paths", {"modules": ["torch", "onnxruntime"]}, deadline_s=OPEN_S)
+        modules = ["torch", "onnxruntime"]
+        reply = self.judged.run("mapped_paths", {"modules": modules}, deadline_s=deadline.left_s(OPEN_S))
         if not isinstance(reply.answer, Value):
             raise Unable(f"what the judged Python needs in a container: {_why(reply)}")
         roots = mirror.roots(reply.answer.value, str(folder))
-        self._binds = [Bind(p, p) for root in roots for p in mirror.around(root, self.hello["root"])]
+        binds = tuple(Bind(p, p) for root in roots for p in mirror.around(root, self.hello.root))
         tar = folder / "mirror.tar"
         mirror.tar(tar, os.getuid(), os.getgid())
         run = self.owner.run.lower()
-        labels = self.owner.labels()
-        self._mirror = self.call("import_image", tar=str(tar), repository=mirror.REPOSITORY, tag=run, labels=labels)
-        self._check_here()
+        wanted: dict[str, Any] = {"tar": str(tar), "repository": mirror.REPOSITORY, "tag": run}
+        image = self.call("import_image", deadline, labels=self.owner.labels(), **wanted)
+        made = Base(image, self.judged.python, binds)
+        self._check_here(made, deadline)
+        return made
 
-    def _check_here(self) -> None:
-        """Bind a file with a random name and read it back: an engine elsewhere binds its own host's files, or none."""
+    def _check_here(self, base: Base, deadline: Deadline) -> None:
+        """Bind a file with a random name and read it back: an engine elsewhere binds its own host's files, or none.
+
+        Raises Unable for that, and in its own words for whatever else a first container comes to.
+        """
         secret = secrets.token_hex(16)
         known = self.judged.folder / "answers" / f"here-{secrets.token_hex(8)}"
         known.write_text(secret)
         known.chmod(0o644)
         bound = Container(binds=(Bind(str(known), "/gpucheck/here"),))
-        reply = self.run("here", {"path": "/gpucheck/here"}, bound, CALL_S)
+        reply = self._run("here", {"path": "/gpucheck/here"}, bound, base, deadline.left_s(CALL_S))
         if isinstance(reply.answer, Value) and reply.answer.value["text"] == secret:
             return
-        refusal = reply.refusal or ""
-        if refusal and "source path does not exist" not in refusal:
-            raise Unable(f"a container: the engine refused to run one: {refusal}")
-        if isinstance(reply.answer, (NoAnswer, Failure)):
-            said = refusal or f"{reply.ended}; {reply.errors.strip()[-300:]}"
-            self.elsewhere = (
-                f"the engine at {redact.redact(self.url)} does not see this host's files ({said}): it runs on another "
-                "host or in another mount namespace; run gpucheck where the engine runs"
+        said = reply.refusal or _why(reply)
+        if _is_elsewhere(reply):
+            where = redact.redact(self.url)
+            raise Unable(
+                f"an engine on this host: the one at {where} does not see this host's files ({said}); "
+                "`gpucheck explain engine-elsewhere` says what to do"
             )
-        else:
-            raise Bug(f"the first container answered nonsense: {reply.answer}")
+        if reply.hung:
+            raise Unable(f"a first container: {said}", *reply.ended.where[:3])
+        raise Unexplained(f"a first container: {said}", f"{said}\n{reply.errors}")
 
     def _environment(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
@@ -192,12 +223,19 @@ class Engine:
         }
 
     def _runtime(self, container: Container) -> str | None:
-        return container.runtime if container.runtime in self.hello["runtimes"] else None
+        return container.runtime if container.runtime in self.hello.runtimes else None
 
 
 def _why(reply: Reply) -> str:
     answer = reply.answer
     return f"{answer.type}: {answer.text}" if isinstance(answer, Failure) else str(reply.ended)
+
+
+def _is_elsewhere(reply: Reply) -> bool:
+    """Whether something is not there for the engine, or in its container, that is there for us."""
+    if (gone := NOT_THERE.search(reply.refusal or "")) is not None:
+        return Path(gone[1] or gone[2]).exists()
+    return isinstance(reply.answer, Failure) and reply.answer.type == "FileNotFoundError"
 
 
 def _ended(state: Mapping[str, Any], where: tuple[str, ...]) -> Ended:
@@ -212,51 +250,50 @@ def _ended(state: Mapping[str, Any], where: tuple[str, ...]) -> Ended:
 
 
 def _call(calls: Children, url: str, op: str, deadline_s: float, args: Mapping[str, Any]) -> Any:
+    where = redact.redact(url)
     reply = calls.run("engine_call", {"op": op, "url": url, **args}, deadline_s=deadline_s)
     if isinstance(reply.answer, Value):
         said = reply.answer.value
         if "value" in said:
             return said["value"]
         if "refused" in said:
-            raise Refused(said["refused"]["status"], redact.redact(said["refused"]["text"]))
-        unreachable = said["unreachable"]
-        raise Unable(f"an answer of the engine at {redact.redact(url)}: {redact.redact(unreachable['text'])}")
+            raise Refused(where, op, redact.redact(said["refused"]))
+        raise Unable(f"an answer of the engine at {where}: {redact.redact(said['unreachable'])}")
     if reply.hung:
-        raise Unable(f"an answer of the engine at {redact.redact(url)} within {deadline_s:.0f} s ({op})")
+        raise Unable(f"an answer of the engine at {where} within {deadline_s:.0f} s ({op})")
     raise Bug(f"the engine's child, {op}: {_why(reply)}; {reply.errors[-300:]}")
 
 
 def open_engine(
-    judged: Children, who: Owner, wanted: str, deadline_s: float, keep: Callable[[Children], None]
+    judged: Children, who: Owner, addresses: Sequence[str], deadline: Deadline, keep: Callable[[Children], None]
 ) -> Engine:
-    """The first engine that answers. Raises what :func:`find.addresses` raises, and Unable when none answers.
+    """The first engine that answers at one of :func:`find.addresses`. Raises Unable when none does.
 
     ``keep`` is handed the children that make the engine's calls, to close them at the end of the session.
     """
-    addresses = find.addresses(wanted)
     calls = Children(judged.run_id, judged.folder, sys.executable, preload=("docker",))
     keep(calls)
-    silent: list[str] = []
-    for address in addresses:
-        (judged.folder / cleanup.ENGINE_USED).write_text(address.url)
+    silent: list[Unable] = []
+    for url in addresses:
+        (judged.folder / cleanup.ENGINE_USED).write_text(url)
         try:
-            hello = _call(calls, address.url, "hello", min(HELLO_S, deadline_s), {})
-        except (Unable, Refused) as error:
-            silent.append(str(error))
+            hello = Hello.parse(_call(calls, url, "hello", deadline.left_s(HELLO_S), {}))
+        except Unable as error:
+            silent.append(error)
             continue
-        engine = Engine(address.url, address.source, hello, calls, judged, who)
-        _sweep(engine)
+        engine = Engine(url, hello, calls, judged, who)
+        _sweep(engine, deadline)
         return engine
     (judged.folder / cleanup.ENGINE_USED).unlink(missing_ok=True)
-    raise Unable(*silent)
+    raise silent[0] if len(silent) == 1 else Unable(*map(str, silent))
 
 
-def _sweep(engine: Engine) -> None:
+def _sweep(engine: Engine, deadline: Deadline) -> None:
     """Remove what earlier runs left: of owners that are provably gone here, or past their time."""
-    things = engine.call("marked")
+    things = engine.call("marked", deadline)
     dead = [t for t in things if (left_by := owner.from_labels(t["labels"])) and left_by.abandoned(engine.owner)]
     if dead:
-        engine.call("remove", things=dead)
+        engine.call("remove", deadline, things=dead)
 
 
 def remove_run(who: Owner, folder: Path) -> list[str]:
@@ -267,6 +304,6 @@ def remove_run(who: Owner, folder: Path) -> list[str]:
             things = _call(calls, url, "marked", CALL_S, {})
             ours = [t for t in things if t["labels"].get("gpucheck.run") == who.run]
             stuck: list[str] = _call(calls, url, "remove", CALL_S, {"things": ours}) if ours else []
-    except (Unable, Refused, Bug) as error:
+    except (Unable, Bug) as error:
         return [f"the engine could not be asked to remove what this run made: {error}"]
     return stuck

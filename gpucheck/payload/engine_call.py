@@ -1,7 +1,8 @@
 """One question to a container engine, asked through its SDK in a child that can be killed. The only importer of docker.
 
 ``args``: ``op`` names a function below, ``url`` is the engine's address, the rest are that function's arguments. What
-the engine refuses comes back as ``{"refused": {"status", "text"}}`` in its own words; it is an answer, not a failure.
+the engine refuses comes back as ``{"refused": text}`` in its own words; it is an answer, not a failure. That none came
+comes back as ``{"unreachable": text}``.
 """
 
 import os
@@ -19,23 +20,18 @@ POLL_S = 5.0
 
 
 def hello(client):
-    """Who answers: kind, versions, and what of its configuration matters here."""
+    """Who answers: kind, version, and what of its configuration matters here."""
     version = client.version()
     info = client.info()
     components = [c.get("Name", "") for c in version.get("Components") or []]
     return {
         "kind": "podman" if any("Podman" in name for name in components) else "docker",
         "version": version.get("Version", ""),
-        "api": version.get("ApiVersion", ""),
-        "name": info.get("Name", ""),
         "runtimes": sorted(info.get("Runtimes") or {}),
         "security": info.get("SecurityOptions") or [],
         "cdi_folders": info.get("CDISpecDirs") or [],
         "devices": [d.get("ID", "") for d in info.get("DiscoveredDevices") or []],
         "root": info.get("DockerRootDir", ""),
-        "storage": info.get("Driver", ""),
-        "cgroup": info.get("CgroupVersion", ""),
-        "log": info.get("LoggingDriver", ""),
     }
 
 
@@ -183,6 +179,6 @@ def main(args):
         client = docker.DockerClient(base_url=url, version="auto", timeout=20)
         return {"value": op(client, **args)}
     except APIError as error:
-        return {"refused": {"status": error.status_code, "text": str(error.explanation or error)}}
+        return {"refused": str(error.explanation or error)}
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
-        return {"unreachable": {"type": type(error).__name__, "text": str(error)}}
+        return {"unreachable": str(error)}

@@ -15,17 +15,15 @@ def _mapped():
 
 def main(args):
     """``modules``: names to import, where they are there. Returns executable, prefixes, path and mapped files."""
-    missing = []
     for name in args["modules"]:
         try:
             importlib.import_module(name)
         except ImportError:
-            missing.append(name)
+            continue
     return {
         "executable": sys.executable,
         "real_executable": os.path.realpath(sys.executable),
         "prefixes": sorted({sys.prefix, sys.base_prefix, sys.exec_prefix}),
         "path": [p for p in sys.path if p and os.path.exists(p)],
         "mapped": sorted({p for p in _mapped() if os.path.exists(p)}),
-        "missing": missing,
     }

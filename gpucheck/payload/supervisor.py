@@ -175,8 +175,6 @@ class Watch:
     def finish(self):
         """Kill what is left, take the last words, report."""
         ended_s = time.monotonic() - self.started
-        left = [] if self.killed else self.family()
-        names = [family.describe(pid) for pid in left]
         survivors = family.kill(self.family)
         self.reap()
         end = time.monotonic() + LINGER_S
@@ -191,7 +189,6 @@ class Watch:
             "status": self.status,
             "killed": self.killed,
             "hung": self.hung,
-            "left": names,
             "survivors": [family.describe(pid) for pid in survivors],
             "output": base64.b64encode(self.out.text()).decode(),
             "errors": base64.b64encode(self.err.text()).decode(),

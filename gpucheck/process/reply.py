@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import redact
@@ -89,14 +89,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the answer, how it ended, head and tail of its streams (redacted), seconds, processes left."""
+    """What came back: the answer, how it ended, head and tail of its streams (redacted), seconds."""
 
     answer: Answer
     ended: Ended
     output: str = field(default="", repr=False)
     errors: str = field(default="", repr=False)
     duration_s: float = 0.0
-    left: tuple[str, ...] = ()
 
     @property
     def hung(self) -> bool:
@@ -136,20 +135,42 @@ def _garbage(text: str) -> Garbage:
     return Garbage(redact.redact(text)[:_GARBAGE_SIZE])
 
 
-def ended(report: Mapping[str, Any], where: tuple[str, ...], errors: str, *, timed_out: bool) -> Ended:
-    """How the child ended, from its supervisor's report."""
-    if report.get("survivors"):
-        return Ended("abandoned", where=where + tuple(report["survivors"]))
-    if timed_out:
-        return Ended("deadline", where=where)
-    status = report.get("status")
-    if status is None:
-        return Ended("lost", where=where)
-    if (status & 0x7F) == 0:
-        code = status >> 8
-        refused = code == _REFUSED_STATUS and _REFUSED in errors
-        return Ended("refused" if refused else "exit", code=code)
-    return Ended("signal", signal=signal_name(status & 0x7F))
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a supervisor reported; whether it did so at our deadline, and then where its family hung."""
+
+    report: Mapping[str, Any] = field(repr=False)
+    timed_out: bool = False
+    where: tuple[str, ...] = ()
+
+    def after(self, why: str) -> Heard:
+        """The same; where it was ended by our deadline, with what had taken a part of its time."""
+        return replace(self, where=(*self.where, why)) if self.timed_out and why else self
+
+    def reply(self, answer: Answer) -> Reply:
+        """The whole reply, with the answer that was found."""
+        errors = text_of(self.report.get("errors", ""))
+        return Reply(
+            answer=answer,
+            ended=self._ended(errors),
+            output=text_of(self.report.get("output", "")),
+            errors=errors,
+            duration_s=float(self.report.get("duration_s", 0.0)),
+        )
+
+    def _ended(self, errors: str) -> Ended:
+        if survivors := self.report.get("survivors"):
+            return Ended("abandoned", where=(*self.where, *survivors))
+        if self.timed_out:
+            return Ended("deadline", where=self.where)
+        status = self.report.get("status")
+        if status is None:
+            return Ended("lost", where=self.where)
+        if (status & 0x7F) == 0:
+            code = status >> 8
+            refused = code == _REFUSED_STATUS and _REFUSED in errors
+            return Ended("refused" if refused else "exit", code=code)
+        return Ended("signal", signal=signal_name(status & 0x7F))
 
 
 def signal_name(number: int) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 PAYLOADS = Path(__file__).parents[1] / "payload"
 KILL_GRACE_S = 4.0
+SEND_S = 5.0
+LOST = MappingProxyType({"lost": True})
 
 
 class Conversation:
@@ -24,11 +27,13 @@ class Conversation:
     def __init__(self, conn: socket.socket, request: Mapping[str, Any]) -> None:
         self.conn = conn
         self.buffer = b""
-        conn.settimeout(10)
-        conn.sendall(json.dumps(request).encode() + b"\n")
+        conn.settimeout(SEND_S)
+        self.lost = not self._send(json.dumps(request).encode() + b"\n")
 
     def report(self, timeout_s: float, tick: Callable[[], None] = lambda: None) -> dict[str, Any] | None:
         """The supervisor's report; None when it is not there in time. ``tick`` is called about ten times a second."""
+        if self.lost:
+            return dict(LOST)
         end = time.monotonic() + timeout_s
         while b"\n" not in self.buffer:
             left = end - time.monotonic()
@@ -40,7 +45,7 @@ class Conversation:
                 except ConnectionError:
                     chunk = b""
                 if not chunk:
-                    return {"lost": True}
+                    return dict(LOST)
                 self.buffer += chunk
             tick()
         report: dict[str, Any] = json.loads(self.buffer)
@@ -48,10 +53,15 @@ class Conversation:
 
     def say(self, word: str) -> None:
         """Send ``dump`` or ``kill``; a supervisor that is gone needs neither."""
+        self._send(word.encode())
+
+    def _send(self, data: bytes) -> bool:
+        """Whether the supervisor took it. One that is gone, or reads nothing, is no error of ours."""
         try:
-            self.conn.sendall(word.encode())
+            self.conn.sendall(data)
         except OSError:
-            return
+            return False
+        return True
 
 
 class Follow:

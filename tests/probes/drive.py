@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpucheck
-from gpucheck import owner, profile, scratch
-from gpucheck.engine import Container, Engine, open_engine
+from gpucheck import facts, owner, profile, scratch
+from gpucheck.engine import Engine, find, open_engine
 from gpucheck.facts import Fact, Facts
-from gpucheck.process import Children
+from gpucheck.fixtures import Containers
+from gpucheck.process import Children, Deadline
 from gpucheck.report import Report
 from gpucheck.verdict import NotApplicable, Result, Subject
 
@@ -26,29 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class NoEngine:
+PROBES = Path(gpucheck.__file__).parent / "probes"
+LONGEST_S = 600.0
+
+
+class NoEngine(Containers):
     """What the fixture ``container`` is where no engine is installed."""
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        """Raises NotApplicable."""
-        return self.engine
+    def __init__(self) -> None:
+        super().__init__(self._none, Deadline.within(LONGEST_S), PROBES)
 
-    @property
-    def engine(self) -> Any:
-        """Raises NotApplicable."""
+    @staticmethod
+    def _none(_: Deadline) -> Engine:
         raise NotApplicable("engine", "no container engine installed", "no socket")
-
-
-class Containers:
-    """What the fixture ``container`` is, over an engine that is open already."""
-
-    def __init__(self, engine: Engine) -> None:
-        """Over that engine."""
-        self.engine = engine
-
-    def __call__(self, payload: str, args: Any, **how: Any) -> Any:
-        """Run a payload."""
-        return self.engine.run(payload, args, Container(**how), 60)
 
 
 @contextmanager
@@ -65,16 +56,18 @@ def containers() -> Iterator[Containers]:
         def keep(calls: Children) -> None:
             stack.enter_context(calls)
 
-        engine = open_engine(judged, here, "auto", 30, keep)
-        yield Containers(engine)
-        ours = [thing for thing in engine.call("marked") if thing["labels"].get("gpucheck.run") == here.run]
-        engine.call("remove", things=ours)
+        deadline = Deadline.within(LONGEST_S)
+        host = facts.read(("engine.sockets", "engine.clients"))
+        engine = open_engine(judged, here, find.addresses("auto", host), deadline, keep)
+        yield Containers(lambda _: engine, deadline, PROBES)
+        ours = [thing for thing in engine.call("marked", deadline) if thing["labels"].get("gpucheck.run") == here.run]
+        engine.call("remove", deadline, things=ours)
         assert {thing["kind"] for thing in ours} <= {"image"}, ours
 
 
 def load(name: str) -> Any:
     """A probe's module, by the name of its file without ``test_``."""
-    path = Path(gpucheck.__file__).parent / "probes" / f"test_{name}.py"
+    path = PROBES / f"test_{name}.py"
     spec = importlib.util.spec_from_file_location(f"probe_{name}", path)
     assert spec is not None
     assert spec.loader is not None
@@ -103,7 +96,7 @@ def new_report(module: Any, name: str, level: str) -> Report:
 
 
 def judge(name: str, given: dict[str, Any]) -> Result:
-    """Run the probe ``buffers_fit_shm`` on what is given."""
+    """Run that probe on what is given."""
     module = load(name)
     options = options_of(given["options"], given["expect"])
     report = new_report(module, name, options["level"])

@@ -46,7 +46,7 @@ def judged(container: Any, folder: Path) -> Result:
     made: list[str] = []
 
     def make() -> tuple[str, str]:
-        name, place = container.engine.create_volume()
+        name, place = container.engine.create_volume(container.deadline)
         made.append(name)
         return name, place
 
@@ -54,7 +54,7 @@ def judged(container: Any, folder: Path) -> Result:
         PROBE.test_volume_persists(report, drive.options_of({}, {}), container, make, folder)
     finally:
         for name in made:
-            container.engine.remove_volume(name)
+            container.engine.remove_volume(name, container.deadline)
     result: Result = report.result()
     return result
 
@@ -155,13 +155,13 @@ def test_a_disk_that_was_remounted_read_only_is_not_writable(container: Any, dis
 
 def test_a_fresh_volume_belongs_to_root_and_says_so_to_others(container: Any) -> None:
     """Another uid is refused by a named volume's owner, with the evidence that a finding needs."""
-    name, _ = container.engine.create_volume()
+    name, _ = container.engine.create_volume(container.deadline)
     try:
         how = {"volumes": (VolumeMount(name, "/job"),), "user": "1000:1000"}
         task = {"do": "write", "folder": "/job", "name": "x", "size_bytes": 10, "seed": "s"}
         (answer,) = value_of(container("volume_io", {"tasks": [task]}, **how), "container")
     finally:
-        container.engine.remove_volume(name)
+        container.engine.remove_volume(name, container.deadline)
     fault = written("named volume", answer)
     assert fault is not None
     assert fault.pitfall == "volume-not-writable"
@@ -213,7 +213,7 @@ def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(container: A
     dataset = tmp_path / "imagenet"
     disk("imagenet/shard", "size=4m,mode=1777")
     result = expected(container, f"{dataset}:/data:ro")
-    if int(container.engine.hello["version"].partition(".")[0]) < RECURSIVE_SINCE:
+    if int(container.engine.hello.version.partition(".")[0]) < RECURSIVE_SINCE:
         assert pitfalls(result) == ["readonly-not-recursive"]
         assert f"{dataset} bound :ro, shard (tmpfs): a file could be created" in text(result)
     else:

@@ -117,7 +117,6 @@ class TestDriver:
         reply = children.run("cuda_driver", {}, deadline_s=3, warm=False, env=library_of("init-hangs"))
         assert reply.hung
         assert time.monotonic() - begun < 20
-        assert not reply.left
 
 
 @pytest.fixture

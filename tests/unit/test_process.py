@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 from gpucheck import owner, scratch
 from gpucheck.payload import envelope, family
 from gpucheck.process import PAYLOADS as OURS
-from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value
+from gpucheck.process import Children, Failure, Garbage, NoAnswer, Reply, TooMuch, Value, supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,14 +54,14 @@ PAYLOADS = {
     "daemon": (
         "import os, time\n"
         "def main(args):\n"
-        "    between = os.fork()\n"
-        "    if between == 0:\n"
+        "    ours, theirs = os.pipe()\n"
+        "    if os.fork() == 0:\n"
         "        os.setsid()\n"
         "        if os.fork() == 0:\n"
+        "            os.write(theirs, b'%d' % os.getpid())\n"
         "            time.sleep(300)\n"
         "        os._exit(0)\n"
-        "    os.waitpid(between, 0)\n"
-        "    return 1\n"
+        "    return int(os.read(ours, 99))\n"
     ),
     "huge": "def main(args):\n    return 'x' * (2 << 20)\n",
     "progresses": "import envelope\ndef main(args):\n    envelope.progress('one')\n    envelope.progress('two')\n",
@@ -84,6 +85,7 @@ PAYLOADS = {
     "sees": "import os\ndef main(args):\n    s = os.statvfs('/dev/shm')\n    return s.f_blocks * s.f_frsize\n",
     "limits": "import resource\ndef main(args):\n    return resource.getrlimit(resource.RLIMIT_NOFILE)\n",
     "env": "import os\ndef main(args):\n    return [os.environ.get(n) for n in args['names']]\n",
+    "modules": "import sys\ndef main(args):\n    return args['name'] in sys.modules\n",
     "threads": "import os\ndef main(args):\n    return len(os.listdir('/proc/self/task'))\n",
 }
 
@@ -186,12 +188,10 @@ def test_flood_costs_nothing(run: Go) -> None:
 
 
 def test_daemon_does_not_outlive_its_payload(run: Go) -> None:
-    """A daemon with a session of its own is found, named and killed."""
-    reply = run("daemon")
-    assert reply.answer == Value(1)
-    assert len(reply.left) == 1
-    pid = int(reply.left[0].partition("(pid ")[2].partition(")")[0])
-    assert not Path(f"/proc/{pid}/cwd").exists()
+    """A daemon with a session of its own is found and killed."""
+    answer = run("daemon").answer
+    assert isinstance(answer, Value)
+    assert not Path(f"/proc/{answer.value}/cwd").exists()
 
 
 def test_too_much(run: Go) -> None:
@@ -257,12 +257,52 @@ def test_server_with_threads_does_not_fork(payloads: Path, tmp_path: Path) -> No
         assert made.run(str(payloads / "threads.py"), deadline_s=20).answer == Value(1)
 
 
+@pytest.fixture
+def slow_children(tmp_path: Path) -> Iterator[Children]:
+    """Children whose warm server imports for four seconds."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(4)\n")
+    who = owner.this_run()
+    with scratch.folder(who) as folder, Children(who.run, folder, preload=("slow_to_import",)) as made:
+        made.env["PYTHONPATH"] = str(tmp_path)
+        yield made
+
+
+def test_a_slow_server_leaves_a_payload_half_of_its_time(slow_children: Children, payloads: Path) -> None:
+    """What does not wait for the server any longer runs cold; when the server is there, it serves later ones."""
+    env = str(payloads / "env.py")
+    asked = {"names": ["PYTHONPATH"]}
+    began = time.monotonic()
+    assert isinstance(slow_children.run(env, asked, deadline_s=4).answer, Value)
+    assert 2 <= time.monotonic() - began < 4
+    loaded = slow_children.run(str(payloads / "modules.py"), {"name": "slow_to_import"}, deadline_s=20)
+    assert loaded.answer == Value(True)
+
+
+def test_a_payload_that_had_half_of_its_time_says_so(slow_children: Children, payloads: Path) -> None:
+    """Ended at its deadline after waiting for the server: the reason is not its own alone."""
+    reply = slow_children.run(str(payloads / "hangs.py"), deadline_s=2)
+    assert reply.ended.kind == "deadline"
+    assert "the warm server was still importing slow_to_import, 1 s after its start" in reply.ended.where
+
+
 def test_commands_end_at_the_deadline_too(children: Children) -> None:
     """A command that is no payload is killed at its deadline, its whole family with it."""
     reply = children.run_argv(["sh", "-c", "sleep 300 & sleep 300"], deadline_s=0.5)
     assert reply.ended.kind == "deadline"
     alive = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family.bearers(children.run_id)]
     assert not any("sleep" in line for line in alive)
+
+
+def test_a_supervisor_that_is_gone_or_deaf_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that nobody takes ends the conversation: in time, and without an exception."""
+    monkeypatch.setattr(supervised, "SEND_S", 0.2)
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours:
+        assert supervised.Conversation(ours, {"argv": []}).report(5) == {"lost": True}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert supervised.Conversation(ours, {"argv": ["x" * (8 << 20)]}).report(5) == {"lost": True}
 
 
 def test_output_is_redacted(run: Go, monkeypatch: pytest.MonkeyPatch) -> None:
