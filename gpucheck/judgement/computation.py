@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import OLDEST_DRIVER, driver_runs
 from gpucheck.judgement.initialisation import bad, cause
-from gpucheck.judgement.visibility import bare
+from gpucheck.judgement.visibility import Gpu, bare
 from gpucheck.verdict import Unable, Unexplained
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpucheck.verdict import Finding
 
 BUSY = "gpu-busy"
+NOT_SUPPORTED = "NVML_ERROR_NOT_SUPPORTED"
 IN_THE_WAY = (2, 46)
 #: torch's own words for statuses that it gives without a number (c10/cuda/CUDAFunctions.cpp, cudaGetErrorString).
 _WORDS = (
@@ -127,19 +128,38 @@ class Seen:
 
 
 def in_use(gpu: Mapping[str, Any], disturb: str) -> str | None:
-    """Why a GPU (as ``payload/nvml.py`` describes it) is not to be touched under ``--gpucheck-disturb``, or None."""
+    """Why a GPU (as ``payload/nvml.py`` describes it) is not to be loaded under ``--gpucheck-disturb``, or None.
+
+    A GPU of which nobody knows who uses it may be in use.
+    """
+    if disturb == "none":
+        return "--gpucheck-disturb=none: no GPU may be loaded"
     if gpu["compute_mode"] == "prohibited":
         return "its compute mode is prohibited"
-    running = gpu["processes"] or ()
-    if running and disturb != "any":
+    if disturb == "any":
+        return None
+    if gpu["processes"] is None:
+        return _users_untold(gpu["unknown"])
+    if running := gpu["processes"]:
         return f"{len(running)} process(es) on it (pid {', '.join(str(process['pid']) for process in running[:4])})"
     return None
 
 
+def _users_untold(unknown: Mapping[str, str]) -> str | None:
+    """Why NVML does not tell who uses a GPU, or None where that is no reason to leave it alone."""
+    if "handle" in unknown:
+        return None  # CUDA cannot reach it either; what is wrong with it is said by another
+    why = unknown.get("processes", "no reason given")
+    # Under WSL and on Jetson NVML never lists anybody. There the question would never be answered, and the load of a
+    # single user's GPU with a small product for a second is the lesser harm.
+    return None if why == NOT_SUPPORTED else f"who uses it is unknown: NVML: {why}"
+
+
 def spared(host: Facts, disturb: str) -> list[str]:
-    """The bare UUIDs of this host's GPUs that are not to be touched."""
-    gpus = host.known("nvml.gpus") or ()
-    return [bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and in_use(gpu, disturb)]
+    """The bare UUIDs of this host's GPUs that are not to be loaded, and of their MIG slices."""
+    gpus = [gpu for gpu in host.known("nvml.gpus") or () if in_use(gpu, disturb)]
+    cards = [Gpu.parse(gpu) for gpu in gpus]
+    return [bare(uuid) for card in cards for uuid in (card.uuid, *card.slices) if uuid]
 
 
 def cpu_only(build: str | None, version: str, wheels: Iterable[Wheel], hip: str | None = None) -> Finding | None:
