@@ -156,6 +156,7 @@ def where(rank: Mapping[str, Any]) -> str:
 
 
 def _when(rank: Mapping[str, Any]) -> float:
+    """When it ended. One that told its failure may live on, and did not die of SIGKILL: that is last."""
     return float("inf") if rank["gone_s"] is None else float(rank["gone_s"])
 
 
@@ -175,9 +176,7 @@ def _signalled(ranks: Sequence[Mapping[str, Any]]) -> tuple[End, str] | None:
 
 def _failed(ranks: Sequence[Mapping[str, Any]], log: Log) -> tuple[End, str] | None:
     """What a log complains of, or what a rank raised; only where some rank did not come through."""
-    failed = sorted(
-        (rank for rank in ranks if rank["ended"] in ("failure", "exit", "signal")), key=lambda r: r["gone_s"]
-    )
+    failed = sorted((rank for rank in ranks if rank["ended"] in _FAILED), key=_when)
     cause = log.cause
     if cause is not None and cause.trouble in _OF_LOG and any(rank["ended"] != "value" for rank in ranks):
         return _OF_LOG[cause.trouble], f"{where((failed or ranks)[0])}: {cause.line[:WORDS]}"

@@ -161,6 +161,8 @@ class Look:
 
     def at_sizes(self) -> None:
         """Each size in a namespace of its own, up to the first that works; in the level deep each of them."""
+        if not self.sizes:
+            raise NotApplicable("option shm", "no size is named but the host's own", "--gpucheck-shm")
         self.need_memory()
         for size in self.sizes:
             seen = self.tried[size] = self.at_size(size)
