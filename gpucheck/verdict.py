@@ -138,6 +138,17 @@ class Finding:
     accepted: str | None = None
 
 
+def bad(pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> Finding:
+    """A defect that stops a job."""
+    texts = {name: str(value) for name, value in params.items()}
+    return Finding(pitfall, Verdict.BAD, tuple(map(str, evidence)), texts, confidence)
+
+
+def degraded(pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> Finding:
+    """It works, but will hurt."""
+    return replace(bad(pitfall, *evidence, confidence=confidence, **params), weight=Verdict.DEGRADED)
+
+
 @dataclass(frozen=True, slots=True)
 class NotRun:
     """A leg that did not run, and why."""

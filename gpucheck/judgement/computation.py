@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import OLDEST_DRIVER, driver_runs
-from gpucheck.judgement.initialisation import bad, cause
+from gpucheck.judgement.driver_words import NO_KERNEL_IMAGE, NOT_SUPPORTED, UNKNOWN_PTX
+from gpucheck.judgement.initialisation import cause
 from gpucheck.judgement.visibility import Gpu, bare
-from gpucheck.verdict import Unable, Unexplained
+from gpucheck.verdict import Unable, Unexplained, bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from gpucheck.verdict import Finding
 
 BUSY = "gpu-busy"
-NOT_SUPPORTED = "NVML_ERROR_NOT_SUPPORTED"
 IN_THE_WAY = (2, 46)
 #: torch's own words for statuses that it gives without a number (c10/cuda/CUDAFunctions.cpp, cudaGetErrorString).
 _WORDS = (
@@ -35,8 +35,8 @@ _WORDS = (
     ("CUDA unknown error", 999),
     ("busy or unavailable", 46),
     ("out of memory", 2),
-    ("no kernel image is available", 209),
-    ("compiled with an unsupported toolchain", 222),
+    ("no kernel image is available", NO_KERNEL_IMAGE),
+    ("compiled with an unsupported toolchain", UNKNOWN_PTX),
     ("uncorrectable ECC error", 214),
     ("an illegal memory access", 700),
     ("unspecified launch failure", 719),
@@ -45,8 +45,8 @@ _WORDS = (
 )
 _NUMBER = re.compile(r"Error (\d+): ")
 _PITFALLS = {
-    209: "no-kernel-image",
-    222: "ptx-too-new",
+    NO_KERNEL_IMAGE: "no-kernel-image",
+    UNKNOWN_PTX: "ptx-too-new",
     214: "ecc-uncorrectable",
     700: "illegal-memory-access",
     719: "launch-failure",

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucheck.judgement.driver_words import DENIED
 from gpucheck.judgement.visibility import bare
 from gpucheck.verdict import Finding, Verdict
 
@@ -150,7 +151,7 @@ def _nodes(seen: Mapping[str, Any], engine: Engine, *, by_request: bool) -> Find
         asks = ", ".join(f"{name}={value}" for name, value in seen["environment"].items()) or "no NVIDIA_* variable"
         return _bad("gpu-not-in-container", told, f"inside: {asks}")
     closed = [f"{node}: {why}" for node, why in nodes.items() if why is not None]
-    if any(why in ("EPERM", "EACCES") for why in nodes.values()):
+    if any(why in DENIED for why in nodes.values()):
         return _bad("rootless-device-cgroup" if engine.rootless else "no-cgroups-rootful", *closed)
     if "/dev/nvidia-uvm" not in nodes:
         return _bad("uvm-missing", f"inside: {', '.join(nodes)}, and no /dev/nvidia-uvm")

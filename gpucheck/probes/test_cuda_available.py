@@ -22,11 +22,12 @@ import pytest
 from gpucheck.architecture import Capability, Cuda, wheels_for
 from gpucheck.judgement import computation, initialisation, presence
 from gpucheck.judgement.computation import Seen
-from gpucheck.judgement.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
+from gpucheck.judgement.driver_words import NO_IMAGE
+from gpucheck.judgement.initialisation import Start, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
 from gpucheck.judgement.visibility import VARIABLE, Gpu, bare, missing
 from gpucheck.process import Failure, Value
 from gpucheck.replies import import_of_torch, value_of
-from gpucheck.verdict import NotApplicable, Unable, Unexplained
+from gpucheck.verdict import NotApplicable, Unable, Unexplained, bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,6 @@ TORCH_S = 100.0
 OURS = "cuda-available"
 IMAGES = "kernel-images-fit"
 IMPORTS = "torch-imports"
-NO_IMAGE = (209, 222)
 
 
 @pytest.fixture(scope="module")

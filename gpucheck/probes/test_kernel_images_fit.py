@@ -21,6 +21,7 @@ import pytest
 from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
 from gpucheck.judgement import computation, presence, wheel
 from gpucheck.judgement.computation import Kernel, Seen
+from gpucheck.judgement.driver_words import NO_IMAGE
 from gpucheck.judgement.initialisation import hidden_on_purpose
 from gpucheck.judgement.visibility import Gpu, bare
 from gpucheck.judgement.wheel import Installed
@@ -41,7 +42,6 @@ INIT_S = 15.0
 TORCH_S = 45.0
 KERNEL_S = 30.0
 STARTED_BY = "cuda-available"
-NO_IMAGE = (209, 222)
 
 
 @pytest.fixture(scope="module")

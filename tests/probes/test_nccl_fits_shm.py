@@ -382,7 +382,8 @@ def test_slices_of_mig_get_no_ranks(children: Children) -> None:
 def test_no_gpu_or_no_torch_is_not_applicable(children: Children) -> None:
     """Known facts rule it out, and nothing is run."""
     child = Played(children)
-    bare = {"gpu.pci": [], "gpu.expected": [], "gpu.nodes": [], "machine.container": "none"}
+    names = ("gpu.pci", "gpu.expected", "gpu.nodes", "gpu.hidden_by")
+    bare: dict[str, Any] = {"machine.container": "none", **{name: [] for name in names}}
     assert judged(child, bare).verdict is Verdict.NOT_APPLICABLE
     assert judged(child, {**gpus(2), "package.torch": None}).verdict is Verdict.NOT_APPLICABLE
     assert child.asked == []
