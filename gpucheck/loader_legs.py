@@ -13,7 +13,6 @@ from gpucheck.verdict import Bug, NotApplicable, Unable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpucheck.facts import Facts
     from gpucheck.judgement.loader_faults import Fault
     from gpucheck.judgement.own_code import OwnCode
     from gpucheck.process import Reply
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
 WORKERS = 2
 EPOCHS = 2
 BATCH = 2
-
-
-def rule_out(host: Facts) -> None:
-    """Raises NotApplicable where torch is known not to be there."""
-    torch = host["package.torch"]
-    if torch.is_known and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
 
 
 def value(reply: Reply, what: str) -> Any:

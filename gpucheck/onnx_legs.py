@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.judgement import onnx_drift, tolerance
+from gpucheck.judgement import onnx_drift, packages, tolerance
 from gpucheck.loader_legs import find
 from gpucheck.process import Failure
 from gpucheck.replies import value_of
@@ -28,9 +28,7 @@ RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-o
 def rule_out(host: Facts) -> None:
     """Raises NotApplicable when a package is known not to be there."""
     for names in (("torch",), ("onnx",), RUNTIMES):
-        facts = [host[f"package.{name}"] for name in names]
-        if all(fact.is_known and fact.value is None for fact in facts):
-            raise NotApplicable(f"package.{names[0]}", f"{names[0]} is not installed: extra `onnx`", facts[0].source)
+        packages.need(host, *names, extra="onnx")
 
 
 def value(reply: Reply, what: str) -> Any:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucheck.judgement import packages
 from gpucheck.judgement.computation import in_use
 from gpucheck.judgement.initialisation import view_of
 from gpucheck.judgement.nccl_log import SUBSYSTEMS
 from gpucheck.judgement.shm_need import CHANNELS, Need
-from gpucheck.verdict import NotApplicable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,9 +120,7 @@ class Cards:
 
 def cards_of(host: Facts, disturb: str) -> Cards:
     """The GPUs of this host under ``--gpucheck-disturb``. Raises NotApplicable where no torch is installed."""
-    torch = host["package.torch"]
-    if torch.is_known and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    packages.need(host, "torch")
     view = view_of(host)
     told = {gpu["index"]: gpu for gpu in host.known("nvml.gpus") or ()}
     unfit = {gpu: left for gpu in view.shown if (left := _unfit(gpu, told[gpu.index], disturb))}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpucheck.judgement import packages
 from gpucheck.judgement import shm_exchange as exchange
 from gpucheck.judgement.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
 from gpucheck.judgement.shm_room import Judgement, Room, judge, room_of
@@ -82,7 +83,7 @@ class Look:
         self.report, self.host, self.child, self.container, self.need = report, host, child, container, need
         self.sizes = sorted(size_bytes(size) for size in sizes if size != "host")
         self.hosts_own = "host" in sizes
-        self.torch = host["package.torch"]
+        self.torch = host.known("package.torch")
         self.fits = False
         self.tried: dict[int, Seen] = {}
         self.smallest: int | None = None
@@ -103,13 +104,14 @@ class Look:
                 return
         self.need_memory()
         self.need_room_for_others(room)
-        plan = exchange.segments_plan(self.need, whole=not (with_tensors and self.torch.value))
+        plan = exchange.segments_plan(self.need, whole=not (with_tensors and self.torch))
         seen = exchange.segments_seen(value_of(self.child("shm_segments", plan, warm=False), "own /dev/shm"), plan)
         self.fits = self.accept("own /dev/shm", seen)
 
     def at_own_tensors(self) -> None:
         """The batches of one rank, while what the rest of the job takes is held."""
-        self.need_torch()
+        packages.must_know(self.host, "torch")
+        packages.need(self.host, "torch")
         if not self.fits:
             raise Unable("room: /dev/shm did not pass the exchange of segments")
         plan = exchange.tensors_plan(self.need)
@@ -150,13 +152,6 @@ class Look:
             users = ", ".join(room.holders) or "running processes"
             raise Unable(f"room: a fill would take the last of what {users} use")
 
-    def need_torch(self) -> None:
-        """Raises NotApplicable, or Unable when nobody could tell."""
-        if not self.torch.is_known:
-            raise Unable(f"whether torch is installed: {self.torch.why}")
-        if self.torch.value is None:
-            raise NotApplicable("package.torch", "torch not installed", self.torch.source)
-
     # The sweep
 
     def at_sizes(self) -> None:
@@ -176,11 +171,11 @@ class Look:
     def at_size(self, size: int) -> Seen:
         """Segments and tensors; the words of both, the end of the first that failed."""
         ways = ("fallocate", "ftruncate") if size < self.need.nccl_bytes else ("fallocate",)
-        plan = exchange.segments_plan(self.need, whole=not self.torch.value, ways=ways)
+        plan = exchange.segments_plan(self.need, whole=not self.torch, ways=ways)
         answer = value_of(self.child("shm_segments", plan, warm=False, shm_bytes=size), "namespace")
         exchange.check_size(answer, size)
         seen = exchange.segments_seen(answer, plan)
-        if self.torch.value:
+        if self.torch:
             plan = exchange.tensors_plan(self.need, size)
             seen = exchange.both(seen, self.through_tensors(plan, shm_bytes=size))
         return self.believed(size, seen)

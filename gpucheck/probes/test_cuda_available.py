@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, wheels_for
-from gpucheck.judgement import computation, initialisation, presence
+from gpucheck.judgement import computation, initialisation, packages, presence
 from gpucheck.judgement.computation import Seen
 from gpucheck.judgement.driver_words import NO_IMAGE
 from gpucheck.judgement.initialisation import Start, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
@@ -152,14 +152,10 @@ def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) ->
 
 def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
     """Why there is no torch to ask: not applicable, but for a Python that was named to be judged."""
-    torch = host["package.torch"]
-    if torch.why is not None or torch.value is not None:
-        return None
-    if options["python"] is None:
-        return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
-    return Unable(
-        f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS, pitfall="torch-missing"
-    )
+    absent = packages.without(host, "torch")
+    if absent is None or options["python"] is None:
+        return absent
+    return Unable(f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS)
 
 
 def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> Reply:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import gpu_turns, loader_faults
+from gpucheck.judgement import gpu_turns, loader_faults, packages
 from gpucheck.judgement.gpu_turns import Turns
-from gpucheck.loader_legs import WORKERS, judge, rule_out, stopped
+from gpucheck.loader_legs import WORKERS, judge, stopped
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, Unable, Unexplained
 
@@ -59,7 +59,7 @@ def test_dataloader_feeds_gpu(
     report: Report, host: Facts, child: Child, options: Options, gpu: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     """One GPU; the children that serve them all are asked once."""
-    rule_out(host)
+    packages.need(host, "torch")
     if host.known("torch.cuda_build") == "none":
         raise Unable("a torch with CUDA in it", blocked_by="cuda-available")
     cards, card = gpu_turns.place(host, gpu, options["disturb"])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import loader_faults
-from gpucheck.loader_legs import EPOCHS, WORKERS, find, judge, rule_out, stopped, value
+from gpucheck.judgement import loader_faults, packages
+from gpucheck.loader_legs import EPOCHS, WORKERS, find, judge, stopped, value
 from gpucheck.process import Value
 from gpucheck.verdict import NotApplicable, Unable
 
@@ -50,7 +50,7 @@ FEW_DESCRIPTORS = 64
 
 def test_dataloader_spawn_safe(report: Report, host: Facts, child: Child, container: Containers) -> None:
     """Read by every start method; then under few descriptors; then after CUDA; then in a container."""
-    rule_out(host)
+    packages.need(host, "torch")
     for method, how in METHODS.items():
         with report.leg(method):
             args = {"start_methods": [method], "workers": WORKERS, "epochs": EPOCHS, **how}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
-from gpucheck.judgement import computation, presence, wheel
+from gpucheck.judgement import computation, packages, presence, wheel
 from gpucheck.judgement.computation import Kernel, Seen
 from gpucheck.judgement.driver_words import NO_IMAGE
 from gpucheck.judgement.initialisation import hidden_on_purpose
@@ -53,8 +53,7 @@ def asked() -> dict[str, Reply]:
 def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, asked: dict[str, Reply]) -> None:
     """The host: capabilities that are expected, and that no GPU here has."""
     wanted = expected(host, options)
-    if (why := no_torch(host)) is not None:
-        raise why
+    packages.need(host, "torch")
     with report.leg("images"):
         seen = ask(child, asked, None)
         if (lacking := computation.cpu_only(seen.cuda_build, seen.version, best(wanted), seen.hip_build)) is not None:
@@ -75,7 +74,7 @@ def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str,
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
         raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
-    if (lack := no_torch(host) or hidden_on_purpose(host, card)) is not None:
+    if (lack := packages.without(host, "torch") or hidden_on_purpose(host, card)) is not None:
         raise lack
     if card.capability is None:
         raise Unable(f"the capability of {card}", blocked_by=presence.PROBE)
@@ -104,14 +103,6 @@ def expected(host: Facts, options: Any) -> list[Capability]:
         raise absent
     source = options.profile.path or "no profile"
     raise NotApplicable("expect.capabilities", "no capability is expected beside those of the GPUs here", source)
-
-
-def no_torch(host: Facts) -> NotApplicable | None:
-    """Why there is no wheel to judge."""
-    torch = host["package.torch"]
-    if torch.why is not None or torch.value is not None:
-        return None
-    return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
 
 
 def starts(child: Any, asked: dict[str, Reply]) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import rendezvous
+from gpucheck.judgement import packages, rendezvous
 from gpucheck.judgement.rendezvous import Place, Try
 from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
@@ -49,9 +49,7 @@ OPEN_PORTS = 65536
 
 def test_ranks_rendezvous(report: Any, host: Facts, child: Any, container: Any) -> None:
     """The probe."""
-    torch = host["package.torch"]
-    if torch.why is None and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    packages.need(host, "torch")
     for finding in rendezvous.variables(host):
         take(report, finding)
     with report.leg("endpoint"):
