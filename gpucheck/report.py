@@ -100,8 +100,9 @@ class Report:
             self.findings.append(finding)
 
     def _has(self, finding: Finding) -> bool:
-        """Whether that pitfall is here already; its lines are then kept as evidence."""
-        known = finding.pitfall in {earlier.pitfall for earlier in self.findings}
+        """Whether that pitfall is here already, as heavy as this; its lines are then kept as evidence."""
+        weights = {earlier.weight for earlier in self.findings if earlier.pitfall == finding.pitfall}
+        known = bool(weights & {finding.weight, Verdict.BAD})
         if known:
             self.evidence += finding.evidence
         return known

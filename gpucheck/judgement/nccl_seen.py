@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from gpucheck.judgement import nccl_log
 from gpucheck.judgement.nccl_log import Log, Place, Trouble
 from gpucheck.judgement.shm_need import bytes_text, size_text
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpucheck.judgement.shm_need import Need
+    from gpucheck.verdict import Finding
 
 FRAMES: Final = 4
 #: The step before NCCL is asked for anything: what fails there is no fault of NCCL's.
@@ -239,7 +240,7 @@ def no_size_works(tried: Mapping[int, Seen], nccl: Need | None, job: Need) -> Fi
     pitfall = "nccl-shm-too-small" if too_small else last.pitfall or "nccl-system-error"
     evidence = [f"{size_text(size)}: {one}" for size, one in sorted(tried.items())]
     need = f"what these ranks take by NCCL's own sizes: {bytes_text(needed_bytes)}"
-    return Finding(pitfall, Verdict.BAD, (*evidence, need, *last.details), job.params())
+    return bad(pitfall, *evidence, need, *last.details, **job.params())
 
 
 def took(seen_: Seen) -> str:

@@ -20,7 +20,7 @@ import pytest
 from gpucheck.judgement import packages
 from gpucheck.judgement import shm_exchange as exchange
 from gpucheck.judgement.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
-from gpucheck.judgement.shm_room import Judgement, Room, judge, room_of
+from gpucheck.judgement.shm_room import Room, judge, room_of
 from gpucheck.profile import size_bytes
 from gpucheck.replies import refuse_long_sockets, value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
@@ -97,11 +97,10 @@ class Look:
         """
         room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))
         self.report.saw(str(room))
-        judgement = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
-        if judgement is not None:
-            self.find(judgement)
-            if judgement.weight is Verdict.BAD or not room.holds(self.need.total_bytes):
-                return
+        finding = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
+        self.report.take(finding)
+        if finding is not None and (finding.weight is Verdict.BAD or not room.holds(self.need.total_bytes)):
+            return
         self.need_memory()
         self.need_room_for_others(room)
         plan = exchange.segments_plan(self.need, whole=not (with_tensors and self.torch))
@@ -132,11 +131,6 @@ class Look:
             raise Unexplained(f"{where}: {seen.words}", seen.words)
         self.report.bad(seen.pitfall, f"{where}: {seen.words}", **self.need.params())
         return False
-
-    def find(self, judgement: Judgement) -> None:
-        """A judgement as a finding."""
-        add = self.report.bad if judgement.weight is Verdict.BAD else self.report.degraded
-        add(judgement.pitfall, *judgement.evidence, confidence=judgement.confidence, **self.need.params())
 
     def need_memory(self) -> None:
         """What lies in /dev/shm is memory, and counts against the memory limit of a container or pod."""
@@ -219,7 +213,7 @@ class Look:
             self.report.sum_up(f"{failing}{smallest} works; for {self.need.ranks} ranks: {self.need.flags()[0]}")
         if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
             evidence = f"the profile gives jobs a /dev/shm of {profiles}; {self.need.ranks} ranks take {self.need}"
-            self.find(Judgement("shm-too-small", Verdict.DEGRADED, (evidence, *self.need.flags())))
+            self.report.degraded("shm-too-small", evidence, *self.need.flags(), **self.need.params())
 
     def no_size_works(self) -> None:
         """Too small where all were; where the largest had room enough it is what stopped the exchange."""
@@ -227,4 +221,4 @@ class Look:
         enough = largest >= self.need.total_bytes
         pitfall = self.tried[largest].pitfall if enough else "shm-too-small"
         evidence = [f"{size_text(size)}: {seen.words}" for size, seen in sorted(self.tried.items())]
-        self.find(Judgement(pitfall or "shm-unusable", Verdict.BAD, (*evidence, *self.need.flags())))
+        self.report.bad(pitfall or "shm-unusable", *evidence, *self.need.flags(), **self.need.params())

@@ -95,7 +95,7 @@ def test_computes(
         for one in kernels_of(card, ask_torch(host, child, options, asked)):
             if computation.status_of(one.text) in NO_IMAGE:
                 raise Unable(f"{card}: {one.text.partition(chr(10))[0]}", blocked_by=IMAGES)
-            take(report, computation.judge(one, str(card)))
+            report.take(computation.judge(one, str(card)))
             if one.is_right:
                 told_right(report, one, card)
 
@@ -121,7 +121,7 @@ def judge_driver(report: Any, host: Facts, start: Start) -> None:
         raise Unexplained(start.line, start.line, by_fact=True)
     if presence.told_there(host, finding):
         raise Unable(*finding.evidence, blocked_by=presence.PROBE, pitfall=finding.pitfall)
-    take(report, finding)
+    report.take(finding)
 
 
 def judge_visible(report: Any, host: Facts, start: Start) -> None:
@@ -130,14 +130,14 @@ def judge_visible(report: Any, host: Facts, start: Start) -> None:
         raise Unable(f"the list of GPUs: NVML says {host.known('nvml.status')}, {host['nvml.gpus'].why}")
     view = view_of(host)
     if view.fault:
-        take(report, hidden_by_environment(host.known(f"env.{VARIABLE}"), view, start.line))
+        report.take(hidden_by_environment(host.known(f"env.{VARIABLE}"), view, start.line))
         return
     for hidden in view.hidden:
         report.saw(f"hidden on purpose: {hidden.gpu}, by {hidden.by}")
     for gpu in (gpu for gpu in view.shown if gpu.is_split):
         report.saw(f"{gpu}: split by MIG into {len(gpu.slices)}; CUDA shows one slice to a process")
     whole = [gpu for gpu in view.shown if not gpu.is_split]
-    take(report, not_shown(whole, (device["uuid"] for device in start.devices), "the driver"))
+    report.take(not_shown(whole, (device["uuid"] for device in start.devices), "the driver"))
 
 
 def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) -> Finding | None:
@@ -175,11 +175,11 @@ def read(report: Any, child: Any, options: Any, reply: Reply) -> Seen | None:
         case Value(told):
             return Seen.parse(told)
         case Failure(type="TimeoutError", text=text):
-            take(report, bad("cuda-init-hangs", text))
+            report.take(bad("cuda-init-hangs", text))
         case Failure(type="ChildProcessError", text=text):
-            take(report, bad("native-crash", text))
+            report.take(bad("native-crash", text))
         case _:
-            take(report, import_cause(child, options, reply))
+            report.take(import_cause(child, options, reply))
     return None
 
 
@@ -201,19 +201,19 @@ def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
     """A torch without CUDA, with a newer CUDA than the driver, or that sees less than the driver shows."""
     version, driver = host.known("driver.module_version"), start.version
     wheels = fitting(start, driver)
-    take(report, computation.cpu_only(seen.cuda_build, seen.version, wheels, seen.hip_build))
+    report.take(computation.cpu_only(seen.cuda_build, seen.version, wheels, seen.hip_build))
     if seen.cuda_build and driver:
-        take(report, computation.too_old(driver, Cuda.parse(seen.cuda_build), wheels, version))
+        report.take(computation.too_old(driver, Cuda.parse(seen.cuda_build), wheels, version))
     if report.findings:
         return
     if seen.error is not None:
         finding = computation.start_cause(host, start, seen.error)
         if finding is None:
             raise Unexplained(f"the driver starts, torch does not: {seen.error}", seen.error)
-        take(report, finding)
+        report.take(finding)
         return
     shown = [Gpu(device["ordinal"], device["uuid"], device["name"] or "") for device in start.devices]
-    take(report, not_shown(shown, (device["uuid"] for device in seen.devices), "torch"))
+    report.take(not_shown(shown, (device["uuid"] for device in seen.devices), "torch"))
     judge_unlisted(report, host, seen)
     right = sum(kernel.is_right for kernel in seen.kernels.values())
     report.saw(f"{right} of {len(seen.devices)} GPUs computed right")
@@ -229,7 +229,7 @@ def judge_unlisted(report: Any, host: Facts, seen: Seen) -> None:
     listed = {bare(uuid) for gpu in gpus_of(host) for uuid in (gpu.uuid, *gpu.slices) if uuid}
     for device in seen.devices:
         if device["uuid"] not in listed and device["ordinal"] in seen.kernels:
-            take(report, computation.judge(seen.kernels[device["ordinal"]], device["name"]))
+            report.take(computation.judge(seen.kernels[device["ordinal"]], device["name"]))
 
 
 def fitting(start: Start, driver: Cuda | None) -> tuple[Wheel, ...]:
@@ -256,9 +256,3 @@ def told_right(report: Any, kernel: computation.Kernel, card: Gpu) -> None:
     report.measure("kernel_s", kernel.kernel_s)
     report.measure("error_share", kernel.worst)
     report.limit("error_share", 1, "n u |A||B|, Higham, Accuracy and Stability of Numerical Algorithms, 3.1")
-
-
-def take(report: Any, finding: Finding | None) -> None:
-    """Put a finding, if there is one, into the report."""
-    if finding is not None:
-        report.bad(finding.pitfall, *finding.evidence, confidence=finding.confidence, **finding.params)

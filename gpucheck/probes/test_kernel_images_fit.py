@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.process import Reply
-    from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(
     subject="host", level="quick", essential=("images",), extra=("launch",), disturbs="none", deadline_s=60, cost_s=0.5
@@ -57,7 +56,7 @@ def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, a
     with report.leg("images"):
         seen = ask(child, asked, None)
         if (lacking := computation.cpu_only(seen.cuda_build, seen.version, best(wanted), seen.hip_build)) is not None:
-            take(report, lacking)
+            report.take(lacking)
             return
         installed = parse(seen)
         report.saw(str(installed))
@@ -137,7 +136,7 @@ def parse(seen: Seen) -> Installed:
 def judge(report: Any, installed: Installed, capability: Capability, driver: Cuda | None) -> None:
     """One capability by the rules: a finding, or evidence of how it runs."""
     finding = wheel.judge(installed, capability, driver)
-    take(report, finding)
+    report.take(finding)
     if finding is None:
         report.saw(f"{name_of(capability)}: {installed} {wheel.how(installed, capability, driver).value}")
 
@@ -163,7 +162,7 @@ def launched(report: Any, seen: Seen, card: Gpu, kernels: list[Kernel]) -> None:
         elif report.findings:
             report.saw(said)
         else:
-            take(report, computation.judge(kernel, str(card)))
+            report.take(computation.judge(kernel, str(card)))
 
 
 def version_of(host: Facts) -> Cuda | None:
@@ -175,9 +174,3 @@ def version_of(host: Facts) -> Cuda | None:
 def best(wanted: list[Capability]) -> Any:
     """The published wheels for the first capability."""
     return wheels_for(wanted[0], machine=platform.machine())
-
-
-def take(report: Any, finding: Finding | None) -> None:
-    """Put a finding, if there is one, into the report with its own weight."""
-    if finding is not None:
-        report.findings.append(finding)

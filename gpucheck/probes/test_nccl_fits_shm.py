@@ -296,8 +296,7 @@ class Look:
         if self.hung is not None:
             self.accuse_peer_access(self.hung)
         if self.swept and self.smallest is None:
-            finding = nccl_seen.no_size_works(self.tried, self.plan.need, self.need)
-            self.report.bad(finding.pitfall, *finding.evidence, **finding.params)
+            self.report.take(nccl_seen.no_size_works(self.tried, self.plan.need, self.need))
         elif self.smallest is not None:
             self.report.saw(f"smallest of those tried in which NCCL works: {size_text(self.smallest)}")
         nccl = f"NCCL {self.version} on {self.need.ranks} ranks"

@@ -34,7 +34,7 @@ def test_torch_imports(report: Report, host: Facts, child: Child) -> None:
     with report.leg("import"):
         told = import_of_torch(child)
         if (finding := computation.import_fault(told)) is not None:
-            report.bad(finding.pitfall, *finding.evidence, confidence=finding.confidence, **finding.params)
+            report.take(finding)
             return
         report.measure("import_s", told["import_s"])
         report.saw(f"torch {told['version']} was imported in {told['import_s']:.1f} s")

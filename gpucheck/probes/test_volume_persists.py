@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpucheck.fixtures import Child, Containers
-    from gpucheck.judgement.volume_seen import Fault, Wanted
+    from gpucheck.judgement.volume_seen import Wanted
     from gpucheck.profile import Options
     from gpucheck.report import Report
 
@@ -115,10 +115,6 @@ class Look:
         """Who writes to the invoking user's folders: that user, who is root in the namespace of a rootless engine."""
         return ROOT if any("rootless" in option for option in self.container.engine.hello["security"]) else None
 
-    def find(self, fault: Fault) -> None:
-        """A fault as a finding."""
-        self.report.bad(fault.pitfall, *fault.evidence)
-
     # Legs
 
     def at_volume(self, name: str, place: str) -> None:
@@ -143,13 +139,13 @@ class Look:
         folders = [folder, *([beside] if beside else [])]
         wrote = self.ask(*({**write, "folder": place} for place in folders), **how)
         if fault := seen.written(what, wrote[0]):
-            self.find(fault)
+            self.report.take(fault)
             return
         tasks = [{**read, "folder": place} for place in folders]
         answers = self.ask(*tasks, *([{"do": "remove", "name": name, "folder": folder}] if remove else []), **how)
         self.layer = [wrote[1], answers[1]] if beside else self.layer
         if fault := seen.read_back(what, wrote[0], answers[0]):
-            self.find(fault)
+            self.report.take(fault)
             return
         self.kept.append(Kept(what, how, folder, name, wrote[0]))
         size = f"{SIZE_BYTES >> 20} MiB"
@@ -168,7 +164,7 @@ class Look:
         answers = self.ask(*tasks, **how, user=OTHER)
         for kept, read, attempt in zip(self.kept, answers[::2], answers[1::2], strict=True):
             if fault := seen.read_back(f"{kept.what}, another uid", kept.wrote, read):
-                self.find(fault)
+                self.report.take(fault)
                 continue
             top = attempt["mounts"][0]
             may = "may write there too" if top["wrote"] else f"may not write there ({top['refused']})"
