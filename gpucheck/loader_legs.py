@@ -29,7 +29,7 @@ def value(reply: Reply, what: str) -> Any:
         case Failure(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
         case Failure(type="ImportError" | "OSError" as kind, text=text):
-            raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports", pitfall="torch-import-failed")
+            raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports")
     return value_of(reply, what)
 
 

@@ -58,11 +58,10 @@ class Exit(int, Enum):
 class Unable(Exception):
     """The probe should have looked and could not. ``lacking`` says what was missing, one item a line."""
 
-    def __init__(self, *lacking: str, blocked_by: str | None = None, pitfall: str | None = None) -> None:
+    def __init__(self, *lacking: str, blocked_by: str | None = None) -> None:
         super().__init__("; ".join(lacking))
         self.lacking = lacking
         self.blocked_by = blocked_by
-        self.pitfall = pitfall
 
 
 class NotApplicable(Exception):
@@ -175,7 +174,6 @@ class Result:
     because: Because | None = None
     lacking: tuple[str, ...] = ()
     blocked_by: str | None = None
-    where: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
     duration_s: float = 0.0
     rehearsal: str | None = None

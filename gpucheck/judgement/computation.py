@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gpucheck.judgement.initialisation import Start
     from gpucheck.verdict import Finding
 
-BUSY = "gpu-busy"
 IN_THE_WAY = (2, 46)
 #: torch's own words for statuses that it gives without a number (c10/cuda/CUDAFunctions.cpp, cudaGetErrorString).
 _WORDS = (
@@ -212,7 +211,7 @@ def judge(kernel: Kernel, name: str) -> Finding | None:
         share = "not a number" if kernel.worst is None else f"{kernel.worst:.3g} times what float32 may be off by"
         return bad("wrong-numbers", f"{name}: a product differs from float64 on the CPU by {share}", gpu=name)
     if kernel.ended == "busy":
-        raise Unable(f"{name}: 256 MB of memory, {(kernel.free_bytes or 0) >> 20} MB are free", pitfall=BUSY)
+        raise Unable(f"{name}: 256 MB of memory, {(kernel.free_bytes or 0) >> 20} MB are free")
     if kernel.ended == "hang":
         pitfall = "cuda-init-hangs" if kernel.step in ("", "initialise") else "launch-failure"
         return bad(pitfall, f"{name}: did not come back ({kernel.step or 'initialise'})", gpu=name)
@@ -225,7 +224,7 @@ def _failed(kernel: Kernel, name: str) -> Finding:
     code = status_of(kernel.text)
     said = f"{name}: {kernel.step}: {kernel.text.strip().partition(chr(10))[0]}"
     if code in IN_THE_WAY:
-        raise Unable(said, pitfall=BUSY)
+        raise Unable(said)
     if code not in _PITFALLS:
         raise Unexplained(f"a kernel on {said}", kernel.text)
     return bad(_PITFALLS[code], said, gpu=name)

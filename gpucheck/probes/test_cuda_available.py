@@ -8,7 +8,7 @@ CPU. Why it matters: one message ("unknown error", "no CUDA-capable device", 802
 Does not apply when: there is no NVIDIA GPU and nothing expects one, the GPUs were handed to nobody here, or torch is
 not installed (where no Python was named to be judged).
 Cost and disturbance: a second or two; at most 256 MB on each GPU for that time. A GPU with somebody's process on it, in
-prohibited mode, or short of memory is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+prohibited mode, or short of memory is left alone (unable) unless --gpucheck-disturb=any.
 If it is bad: the finding names the cause that the facts of this machine confirm, not only the message.
 """
 
@@ -85,7 +85,7 @@ def test_computes(
     """One GPU: a product of matrices has the right numbers."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
-        raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
+        raise Unable(f"{card}: {why}")
     if (lack := no_torch(host, options) or hidden_on_purpose(host, card)) is not None:
         raise lack
     start = asked["start"] = asked.get("start") or ask_driver(child)
@@ -120,7 +120,7 @@ def judge_driver(report: Any, host: Facts, start: Start) -> None:
         # The driver's status alone decides nothing: what else it may mean must be confirmed by a fact.
         raise Unexplained(start.line, start.line, by_fact=True)
     if presence.told_there(host, finding):
-        raise Unable(*finding.evidence, blocked_by=presence.PROBE, pitfall=finding.pitfall)
+        raise Unable(*finding.evidence, blocked_by=presence.PROBE)
     report.take(finding)
 
 
@@ -193,7 +193,7 @@ def import_cause(child: Any, options: Any, reply: Reply) -> Finding:
         value_of(reply, "torch")
         raise Unable(f"torch: {reply.ended}, though it can be imported")
     if options["level"] != "quick":
-        raise Unable(*finding.evidence, blocked_by=IMPORTS, pitfall=finding.pitfall)
+        raise Unable(*finding.evidence, blocked_by=IMPORTS)
     return finding
 
 
@@ -218,7 +218,7 @@ def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
     right = sum(kernel.is_right for kernel in seen.kernels.values())
     report.saw(f"{right} of {len(seen.devices)} GPUs computed right")
     if not seen.kernels:
-        raise Unable("a GPU that may be touched: each is in use, or must not compute", pitfall=computation.BUSY)
+        raise Unable("a GPU that may be touched: each is in use, or must not compute")
     if not right:
         without = all(computation.status_of(kernel.text) in NO_IMAGE for kernel in seen.kernels.values())
         raise Unable("a GPU that computes: each has a row of its own", blocked_by=IMAGES if without else OURS)

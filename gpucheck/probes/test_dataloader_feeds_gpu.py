@@ -8,7 +8,7 @@ Why it matters: locked memory, the device nodes and CUDA in a second process eac
 container above all, and the loader then blames the thread that pins or a worker that exited.
 Does not apply when: there is no NVIDIA GPU and nothing expects one, it is hidden on purpose, or torch is not installed.
 Cost and disturbance: ten seconds and one more a GPU; three contexts, about 1.5 GB, on each GPU meanwhile. A GPU with
-somebody's process on it is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+somebody's process on it is left alone (unable) unless --gpucheck-disturb=any.
 If it is bad: the finding names the cause behind the loader's message, where its words have one.
 """
 

@@ -7,7 +7,7 @@ the rules alone decide.
 Why it matters: a wheel without code for a GPU imports, counts it, allocates on it, and fails at the first operation;
 with PTX alone the first run compiles for minutes. The usual advice, a newer wheel, is wrong where newer wheels dropped
 the GPU. Does not apply when: there is no NVIDIA GPU and nothing expects one, or torch is not installed.
-Cost and disturbance: half a second a GPU; a few MB on it for that time. A busy GPU is left alone (`unable, gpu-busy`).
+Cost and disturbance: half a second a GPU; a few MB on it for that time. A busy GPU is left alone (unable).
 If it is bad: the finding names the wheels that fit this GPU and this driver, or what to build.
 """
 
@@ -72,7 +72,7 @@ def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str,
     """One GPU: the rules, then a launch."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
-        raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
+        raise Unable(f"{card}: {why}")
     if (lack := packages.without(host, "torch") or hidden_on_purpose(host, card)) is not None:
         raise lack
     if card.capability is None:

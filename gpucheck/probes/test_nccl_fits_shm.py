@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import computation, nccl_plan, nccl_seen, presence
+from gpucheck.judgement import nccl_plan, nccl_seen, presence
 from gpucheck.judgement.nccl_log import Way
 from gpucheck.judgement.nccl_plan import RUN_S, Cards, Plan
 from gpucheck.judgement.nccl_seen import End, Seen, took
@@ -81,7 +81,7 @@ def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str
     cards = nccl_plan.cards_of(host, options["disturb"])
     card = Gpu.parse(gpu)
     if (left := cards.why_not(card)) is not None:
-        raise Unable(f"{card}: {left.why}", pitfall=computation.BUSY if left.is_busy else None)
+        raise Unable(f"{card}: {left.why}")
     with report.leg("alone"):
         one = each_alone(cards, child, asked)[cards.free.index(card)]
         report.saw(f"world size 1: {one}")
@@ -92,7 +92,7 @@ def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str
 def each_alone(cards: Cards, child: Any, asked: dict[str, Any]) -> list[Seen]:
     """What each free GPU came to in a world of its own; asked once. Raises Unable when there is none, or no torch."""
     if not cards.free:
-        raise Unable("a GPU that may be touched", *map(str, cards.left_out), pitfall=computation.BUSY)
+        raise Unable("a GPU that may be touched", *map(str, cards.left_out))
     if "alone" not in asked:
         plan = nccl_plan.by_itself(len(cards.free), cards.visible)
         asked["alone"] = child(PAYLOAD, plan.args, deadline_s=RUN_S + MARGIN_S)

@@ -8,7 +8,7 @@ lists it all the same; and TF32 or a kernel for another architecture changes num
 Does not apply when: there is no NVIDIA GPU and nothing expects one, it is hidden on purpose, or torch, onnx or
 onnxruntime-gpu is not installed.
 Cost and disturbance: ten seconds, and two more a GPU; one context, about 1 GB, on each GPU meanwhile. A GPU with
-somebody's process on it is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+somebody's process on it is left alone (unable) unless --gpucheck-disturb=any.
 If it is bad: the finding has ONNX Runtime's own words about the provider that it did not load.
 """
 

@@ -90,24 +90,22 @@ def test_a_kernel_that_is_wrong(changes: dict[str, Any], pitfall: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "pitfall", "words"),
+    ("changes", "words"),
     [
-        ({"ended": "busy", "free_bytes": 100 << 20}, "gpu-busy", "100 MB are free"),
-        ({"ended": "failure", "text": "CUDA out of memory"}, "gpu-busy", "out of memory"),
-        ({"ended": "failure", "text": "CUDA-capable device(s) is/are busy or unavailable"}, "gpu-busy", "busy"),
+        ({"ended": "busy", "free_bytes": 100 << 20}, "100 MB are free"),
+        ({"ended": "failure", "text": "CUDA out of memory"}, "out of memory"),
+        ({"ended": "failure", "text": "CUDA-capable device(s) is/are busy or unavailable"}, "busy"),
         (
             {"ended": "failure", "text": "an error of next year", "step": "copy back"},
-            None,
             "copy back: an error of next",
         ),
     ],
 )
-def test_a_kernel_that_could_not_be_judged(changes: dict[str, Any], pitfall: str | None, words: str) -> None:
+def test_a_kernel_that_could_not_be_judged(changes: dict[str, Any], words: str) -> None:
     """A GPU that somebody else uses, and a failure that nothing explains, are no verdict."""
     told = torch_answer()["kernels"][0] | changes
     with pytest.raises(Unable) as caught:
         judge(Kernel.parse(told), "GPU 0")
-    assert caught.value.pitfall == pitfall
     assert words in str(caught.value)
 
 

@@ -204,7 +204,6 @@ def test_cards_that_ranks_may_be_put_on() -> None:
     assert [gpu.index for gpu in cards.free] == [0, 4]
     assert cards.visible == ",".join(str(told[index]["uuid"]) for index in (0, 4))
     assert {left.gpu.index for left in cards.left_out} == {1, 2, 3, 5}
-    assert [left.gpu.index for left in cards.left_out if left.is_busy] == [1]
     assert [gpu.index for gpu in nccl_plan.cards_of(host, "any").free] == [0, 1, 4]
 
 
