@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucheck.diagnose import Truth, diagnose
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpucheck.diagnose import Answer
     from gpucheck.facts import Facts
-    from gpucheck.verdict import Failed, Unexplained
+    from gpucheck.verdict import Failed, Finding, Unexplained
 
 _LINES = 2
 _LINE_CHARACTERS = 300
@@ -29,7 +29,7 @@ def cause_of(told: Unexplained | Failed, facts: Callable[[tuple[str, ...]], Fact
         return None
     evidence = [told.what, *told.evidence]
     evidence += [line for line in _said(best) if not any(line in earlier for earlier in evidence)]
-    return Finding(best.pitfall.id, Verdict.BAD, (*evidence, *_reasons(best)), {}, best.confidence.value)
+    return bad(best.pitfall.id, *evidence, *_reasons(best), confidence=best.confidence.value)
 
 
 def _said(answer: Answer) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gpucheck.faults import UNCHANGED
 from gpucheck.inner import session
 from gpucheck.inner.mark import mark_of
 from gpucheck.inner.protocol import REPORT
-from gpucheck.judgement import own_code
+from gpucheck.judgement import own_code, presence
 from gpucheck.process import Children, Deadline, Once
 from gpucheck.verdict import NotApplicable, Unable
 
@@ -233,12 +233,6 @@ def gpu(request: pytest.FixtureRequest, host: Facts) -> dict[str, Any]:
 
 
 def no_gpu(host: Facts) -> NotApplicable | Unable:
-    """Why there is no GPU to judge: nothing expects one, or one is expected (and `gpus-present` says so)."""
-    expected = host.known("gpu.expected")
-    pci = host["gpu.pci"]
-    if expected:
-        who = ", ".join(e["who"] for e in expected)
-        return Unable(f"a GPU: {who} expects one, and none can be used", blocked_by="gpus-present")
-    if expected is None or pci.why is not None:
-        return Unable(f"whether there is a GPU: {pci.why}")
-    return NotApplicable("gpu.pci", "no NVIDIA device, and nothing expects one", pci.source)
+    """Why there is no GPU to judge: none is here, none is for us, or NVML does not say which there are."""
+    said = host["nvml.gpus"].why or "none is listed"
+    return presence.nothing_to_ask(host) or Unable(f"the list of GPUs: NVML: {said}", blocked_by=presence.PROBE)

@@ -8,12 +8,11 @@ from gpucheck.judgement import loader_faults, own_code
 from gpucheck.judgement.shm_need import LEAST_RANKS, Need
 from gpucheck.process import Failure
 from gpucheck.replies import died, refuse_long_sockets, value_of
-from gpucheck.verdict import Bug, NotApplicable, Unable
+from gpucheck.verdict import Bug, NotApplicable, Unable, bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpucheck.facts import Facts
     from gpucheck.judgement.loader_faults import Fault
     from gpucheck.judgement.own_code import OwnCode
     from gpucheck.process import Reply
@@ -24,20 +23,13 @@ EPOCHS = 2
 BATCH = 2
 
 
-def rule_out(host: Facts) -> None:
-    """Raises NotApplicable where torch is known not to be there."""
-    torch = host["package.torch"]
-    if torch.is_known and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
-
-
 def value(reply: Reply, what: str) -> Any:
     """What the payload returned; torch that is missing, or cannot be imported, is not ours to judge."""
     match reply.answer:
         case Failure(type="ModuleNotFoundError", text=text):
             raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
         case Failure(type="ImportError" | "OSError" as kind, text=text):
-            raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports", pitfall="torch-import-failed")
+            raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports")
     return value_of(reply, what)
 
 
@@ -53,7 +45,7 @@ def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode) -> bool
         own.refuse_at_cap(reply.errors)
         last = loader_faults.last_error(reply.errors)
         lines = [f"its process: {how}", *([f"its stderr: {last}"] if last else [])]
-        find(report, own_code.RAISES, label, *lines, **own.params)
+        report.take(bad(own_code.RAISES, *lines, **own.params), label=label)
     return how is not None
 
 
@@ -66,7 +58,7 @@ def judge(report: Report, label: str, leg: Mapping[str, Any], method: str, own: 
         stopped(report, label, loader_faults.Fault.parse(leg["fault"]), own)
         return
     if own and not leg["epochs"][0]["expected"]:
-        find(report, "dataset-empty", label, f"{own.spec}: len() is 0")
+        report.take(bad("dataset-empty", f"{own.spec}: len() is 0"), label=label)
         return
     workers = min(WORKERS, -(-leg["epochs"][0]["expected"] // BATCH)) if own else WORKERS
     if slips := loader_faults.slips(leg, method, workers=workers, epochs=EPOCHS):
@@ -74,11 +66,11 @@ def judge(report: Report, label: str, leg: Mapping[str, Any], method: str, own: 
     if wrong := loader_faults.discrepancies(leg):
         held = [f"opened before the workers started: {path}" for path in leg["opened"]]
         shared = own is not None and held and method == "fork"
-        find(report, "inherited-handle" if shared else "samples-altered", label, *wrong, *held[:3])
+        report.take(bad("inherited-handle" if shared else "samples-altered", *wrong, *held[:3]), label=label)
         return
     if own and leg["forked_at"]:
         line = f"{leg['forked_at']} starts a process when it is imported; each spawned worker would do so again"
-        find(report, "main-guard-missing", label, line)
+        report.take(bad("main-guard-missing", line), label=label)
     tell(report, label, leg, own)
 
 
@@ -104,19 +96,9 @@ def stopped(report: Report, label: str, fault: Fault, own: OwnCode | None = None
         return
     if pitfall is None and own is None:
         raise Bug(f"{label}: {fault.told} (nothing that is known here explains it)")
-    find(report, pitfall or own_code.RAISES, label, *fault.evidence(), **(params | need(pitfall)))
+    report.take(bad(pitfall or own_code.RAISES, *fault.evidence(), **(params | need(pitfall))), label=label)
 
 
 def need(pitfall: str | None) -> dict[str, str]:
     """What a job needs of /dev/shm, where that is the finding."""
     return dict(Need(LEAST_RANKS).params()) if pitfall == "shm-too-small" else {}
-
-
-def find(report: Report, pitfall: str, label: str, *evidence: str, **params: Any) -> None:
-    """A defect of one leg; what an earlier leg has already found is more evidence, not a second defect."""
-    lines = [f"{label}: {line}" for line in evidence]
-    if pitfall in {finding.pitfall for finding in report.findings}:
-        for line in lines:
-            report.saw(line)
-    else:
-        report.bad(pitfall, *lines, **params)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.judgement import onnx_drift, tolerance
-from gpucheck.loader_legs import find
+from gpucheck.judgement import onnx_drift, packages, tolerance
 from gpucheck.process import Failure
 from gpucheck.replies import value_of
-from gpucheck.verdict import Bug, Failed, NotApplicable, Unable, Unexplained
+from gpucheck.verdict import Bug, Failed, NotApplicable, Unable, Unexplained, bad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +27,7 @@ RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-o
 def rule_out(host: Facts) -> None:
     """Raises NotApplicable when a package is known not to be there."""
     for names in (("torch",), ("onnx",), RUNTIMES):
-        facts = [host[f"package.{name}"] for name in names]
-        if all(fact.is_known and fact.value is None for fact in facts):
-            raise NotApplicable(f"package.{names[0]}", f"{names[0]} is not installed: extra `onnx`", facts[0].source)
+        packages.need(host, *names, extra="onnx")
 
 
 def value(reply: Reply, what: str) -> Any:
@@ -112,7 +109,7 @@ def judge(  # noqa: PLR0913 - what came back of one exporter, and whose model it
         lines = onnx_drift.drift(name, model)
         if lines:
             pitfall = onnx_drift.cause(name, made[name], model) if own else onnx_drift.DRIFT
-            find(report, pitfall, exporter, *lines, *at_export(made[name]), exporter=exporter, model=name)
+            report.take(bad(pitfall, *lines, *at_export(made[name]), exporter=exporter, model=name), label=exporter)
         elif found:
             raise Unable(f"{name}: {'; '.join(found)}") if own else Bug(f"{exporter}, {name}: {'; '.join(found)}")
         where_it_ran(report, exporter, name, compared, errors)
@@ -123,7 +120,7 @@ def where_it_ran(report: Report, label: str, name: str, compared: Mapping[str, A
     """Nodes that ran elsewhere than where they were asked to: all of them is a defect, some may hurt."""
     asked, model = compared["asked"][0], compared["models"][name]
     if elsewhere := onnx_drift.fallback(asked, model):
-        find(report, "onnx-provider-fallback", label, elsewhere, *reasons(errors), provider=asked)
+        report.take(bad("onnx-provider-fallback", elsewhere, *reasons(errors), provider=asked), label=label)
     elif strays := onnx_drift.strays(asked, model):
         report.degraded("onnx-provider-fallback", f"{label}, {name}: not on {asked}: {strays}", provider=asked)
 

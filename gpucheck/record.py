@@ -144,7 +144,6 @@ def result_of(row: Mapping[str, Any]) -> Result:
             "measures",
             "limits",
             "blocked_by",
-            "where",
             "started",
             "duration_s",
             "rehearsal",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import attribution
@@ -24,6 +24,8 @@ from gpucheck.verdict import (
     Unable,
     Unexplained,
     Verdict,
+    bad,
+    degraded,
     verdict_of,
 )
 
@@ -76,17 +78,34 @@ class Report:
         """What a measure was held against, and who says so: a specification, a vendor, the profile."""
         self.limits[name] = {"value": value, "from": source}
 
-    def bad(self, pitfall: str, *evidence: str, confidence: str = "high", **params: Any) -> None:
+    def bad(self, pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> None:
         """A defect, by its pitfall's id. ``params`` fill the placeholders in the pitfall's commands."""
-        self._find(pitfall, Verdict.BAD, evidence, confidence, params)
+        self.take(bad(pitfall, *evidence, confidence=confidence, **params))
 
-    def degraded(self, pitfall: str, *evidence: str, confidence: str = "high", **params: Any) -> None:
+    def degraded(self, pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> None:
         """It works, but will hurt."""
-        self._find(pitfall, Verdict.DEGRADED, evidence, confidence, params)
+        self.take(degraded(pitfall, *evidence, confidence=confidence, **params))
 
-    def _find(self, pitfall: str, weight: Verdict, evidence: tuple[str, ...], confidence: str, params: Any) -> None:
-        texts = {name: str(value) for name, value in params.items()}
-        self.findings.append(Finding(pitfall, weight, tuple(map(str, evidence)), texts, confidence))
+    def take(self, finding: Finding | None, *, label: str = "", weight: Verdict | None = None) -> None:
+        """Put a finding in, if there is one; with another ``weight`` where that is given.
+
+        ``label`` names the way of asking in which it was found, in front of each line. What an earlier one has found
+        is more evidence then, not a second defect.
+        """
+        if finding is None:
+            return
+        evidence = tuple(f"{label}: {line}" for line in finding.evidence) if label else finding.evidence
+        finding = replace(finding, evidence=evidence, weight=weight or finding.weight)
+        if not (label and self._has(finding)):
+            self.findings.append(finding)
+
+    def _has(self, finding: Finding) -> bool:
+        """Whether that pitfall is here already, as heavy as this; its lines are then kept as evidence."""
+        weights = {earlier.weight for earlier in self.findings if earlier.pitfall == finding.pitfall}
+        known = bool(weights & {finding.weight, Verdict.BAD})
+        if known:
+            self.evidence += finding.evidence
+        return known
 
     def explain(self, told: Unexplained | Failed) -> bool:
         """Whether the knowledge base knows what the words of a failure mean: a defect then, as sure as it is.
@@ -94,13 +113,9 @@ class Report:
         What an earlier leg has already found is more evidence, not a second defect.
         """
         finding = attribution.cause_of(told, self.facts)
-        if finding is None:
-            return False
-        if finding.pitfall in {earlier.pitfall for earlier in self.findings}:
-            self.evidence += finding.evidence
-        else:
+        if finding is not None and not self._has(finding):
             self.findings.append(finding)
-        return True
+        return finding is not None
 
     def not_run(self, leg: str, why: str) -> None:
         """A leg that a *known* fact rules out here, and which fact."""

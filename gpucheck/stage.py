@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from shutil import which
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpucheck.engine import find
+from gpucheck.fakes import machine as machines
 from gpucheck.faults import Need
 from gpucheck.verdict import NotApplicable, Unable
 
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from gpucheck.facts import Facts
+    from gpucheck.fakes.machine import Machine
     from gpucheck.faults import Fault
     from gpucheck.process import Children
 
 ASK_S = 20.0
+PROGRAMS = ("unshare", "gcc")
 _SITE = "import sysconfig; print(sysconfig.get_path('purelib'))"
 
 
@@ -79,10 +81,7 @@ def _no_podman(facts: Facts, _: str) -> str:
 
 
 def _machine(_: Facts, __: str) -> str:
-    absent = [program for program in ("unshare", "gcc") if which(program) is None]
-    if os.geteuid() != 0:
-        return "not root"
-    return f"no {' and no '.join(absent)}" if absent else ""
+    return "" if os.geteuid() == 0 else "not root"
 
 
 _TESTS: Mapping[Need, Callable[[Facts, str], str]] = {
@@ -100,27 +99,19 @@ class Stage:
     """The surroundings of a run's children: as they are, or a machine that is played, written at ``home``."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    machine: Any = None
+    machine: Machine | None = None
     home: Path = field(default_factory=Path)
 
     def argv(self, argv: list[str]) -> list[str]:
         """The command that runs ``argv`` on it."""
-        entered: list[str] = self.machine.enter(self.home, argv) if self.machine is not None else argv
-        return entered
-
-
-def played() -> Any:
-    """The module that plays machines."""
-    from gpucheck.fakes import machine
-
-    return machine
+        return self.machine.enter(self.home, argv) if self.machine is not None else argv
 
 
 def set_up(fault: Fault, children: Children, folder: Path, python: str) -> Stage:
     """The stage of a fault below ``folder``, for the judged ``python``. Raises Unable with what could not be made."""
     if not fault.change.machine:
         return Stage(fault.change.env)
-    machines = played()
+    _need_programs(children)
     machine = machines.load(fault.change.machine)
     home = folder / "played" / fault.id
     with_cuda = Need.CUDA_TORCH in fault.needs
@@ -133,7 +124,17 @@ def set_up(fault: Fault, children: Children, folder: Path, python: str) -> Stage
     return Stage({**machine.environment(home / "machine"), **fault.change.env}, machine, home / "machine")
 
 
-def _try_entering(children: Children, machine: Any, home: Path) -> None:
+def _need_programs(children: Children) -> None:
+    """Raises Unable without what builds and enters a machine. Asked in a child: a folder of PATH may never answer."""
+    look = f"for program in {' '.join(PROGRAMS)}; do command -v $program >/dev/null || echo $program; done"
+    reply = children.run_argv(["sh", "-c", look], deadline_s=ASK_S)
+    if absent := reply.output.split():
+        raise Unable(f"{Need.MACHINE}: no {' and no '.join(absent)}")
+    if reply.ended.code != 0:
+        raise Unable(f"whether {' and '.join(PROGRAMS)} are here: {reply.ended}")
+
+
+def _try_entering(children: Children, machine: Machine, home: Path) -> None:
     """Raises Unable where the kernel does not let us make this namespace."""
     reply = children.run_argv(machine.enter(home, ["true"]), deadline_s=ASK_S)
     if reply.ended.code != 0:

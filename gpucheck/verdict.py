@@ -58,11 +58,10 @@ class Exit(int, Enum):
 class Unable(Exception):
     """The probe should have looked and could not. ``lacking`` says what was missing, one item a line."""
 
-    def __init__(self, *lacking: str, blocked_by: str | None = None, pitfall: str | None = None) -> None:
+    def __init__(self, *lacking: str, blocked_by: str | None = None) -> None:
         super().__init__("; ".join(lacking))
         self.lacking = lacking
         self.blocked_by = blocked_by
-        self.pitfall = pitfall
 
 
 class NotApplicable(Exception):
@@ -138,6 +137,17 @@ class Finding:
     accepted: str | None = None
 
 
+def bad(pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> Finding:
+    """A defect that stops a job."""
+    texts = {name: str(value) for name, value in params.items()}
+    return Finding(pitfall, Verdict.BAD, tuple(map(str, evidence)), texts, confidence)
+
+
+def degraded(pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> Finding:
+    """It works, but will hurt."""
+    return replace(bad(pitfall, *evidence, confidence=confidence, **params), weight=Verdict.DEGRADED)
+
+
 @dataclass(frozen=True, slots=True)
 class NotRun:
     """A leg that did not run, and why."""
@@ -164,7 +174,6 @@ class Result:
     because: Because | None = None
     lacking: tuple[str, ...] = ()
     blocked_by: str | None = None
-    where: Mapping[str, Any] = field(default_factory=dict)
     started: str = ""
     duration_s: float = 0.0
     rehearsal: str | None = None

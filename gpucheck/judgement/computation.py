@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import OLDEST_DRIVER, driver_runs
-from gpucheck.judgement.initialisation import bad, cause
-from gpucheck.judgement.visibility import bare
-from gpucheck.verdict import Unable, Unexplained
+from gpucheck.judgement.driver_words import NO_KERNEL_IMAGE, NOT_SUPPORTED, UNKNOWN_PTX
+from gpucheck.judgement.initialisation import cause
+from gpucheck.judgement.visibility import Gpu, bare
+from gpucheck.verdict import Unable, Unexplained, bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gpucheck.judgement.initialisation import Start
     from gpucheck.verdict import Finding
 
-BUSY = "gpu-busy"
 IN_THE_WAY = (2, 46)
 #: torch's own words for statuses that it gives without a number (c10/cuda/CUDAFunctions.cpp, cudaGetErrorString).
 _WORDS = (
@@ -34,8 +34,8 @@ _WORDS = (
     ("CUDA unknown error", 999),
     ("busy or unavailable", 46),
     ("out of memory", 2),
-    ("no kernel image is available", 209),
-    ("compiled with an unsupported toolchain", 222),
+    ("no kernel image is available", NO_KERNEL_IMAGE),
+    ("compiled with an unsupported toolchain", UNKNOWN_PTX),
     ("uncorrectable ECC error", 214),
     ("an illegal memory access", 700),
     ("unspecified launch failure", 719),
@@ -44,8 +44,8 @@ _WORDS = (
 )
 _NUMBER = re.compile(r"Error (\d+): ")
 _PITFALLS = {
-    209: "no-kernel-image",
-    222: "ptx-too-new",
+    NO_KERNEL_IMAGE: "no-kernel-image",
+    UNKNOWN_PTX: "ptx-too-new",
     214: "ecc-uncorrectable",
     700: "illegal-memory-access",
     719: "launch-failure",
@@ -127,19 +127,38 @@ class Seen:
 
 
 def in_use(gpu: Mapping[str, Any], disturb: str) -> str | None:
-    """Why a GPU (as ``payload/nvml.py`` describes it) is not to be touched under ``--gpucheck-disturb``, or None."""
+    """Why a GPU (as ``payload/nvml.py`` describes it) is not to be loaded under ``--gpucheck-disturb``, or None.
+
+    A GPU of which nobody knows who uses it may be in use.
+    """
+    if disturb == "none":
+        return "--gpucheck-disturb=none: no GPU may be loaded"
     if gpu["compute_mode"] == "prohibited":
         return "its compute mode is prohibited"
-    running = gpu["processes"] or ()
-    if running and disturb != "any":
+    if disturb == "any":
+        return None
+    if gpu["processes"] is None:
+        return _users_untold(gpu["unknown"])
+    if running := gpu["processes"]:
         return f"{len(running)} process(es) on it (pid {', '.join(str(process['pid']) for process in running[:4])})"
     return None
 
 
+def _users_untold(unknown: Mapping[str, str]) -> str | None:
+    """Why NVML does not tell who uses a GPU, or None where that is no reason to leave it alone."""
+    if "handle" in unknown:
+        return None  # CUDA cannot reach it either; what is wrong with it is said by another
+    why = unknown.get("processes", "no reason given")
+    # Under WSL and on Jetson NVML never lists anybody. There the question would never be answered, and the load of a
+    # single user's GPU with a small product for a second is the lesser harm.
+    return None if why == NOT_SUPPORTED else f"who uses it is unknown: NVML: {why}"
+
+
 def spared(host: Facts, disturb: str) -> list[str]:
-    """The bare UUIDs of this host's GPUs that are not to be touched."""
-    gpus = host.known("nvml.gpus") or ()
-    return [bare(gpu["uuid"]) for gpu in gpus if gpu["uuid"] and in_use(gpu, disturb)]
+    """The bare UUIDs of this host's GPUs that are not to be loaded, and of their MIG slices."""
+    gpus = [gpu for gpu in host.known("nvml.gpus") or () if in_use(gpu, disturb)]
+    cards = [Gpu.parse(gpu) for gpu in gpus]
+    return [bare(uuid) for card in cards for uuid in (card.uuid, *card.slices) if uuid]
 
 
 def cpu_only(build: str | None, version: str, wheels: Iterable[Wheel], hip: str | None = None) -> Finding | None:
@@ -192,7 +211,7 @@ def judge(kernel: Kernel, name: str) -> Finding | None:
         share = "not a number" if kernel.worst is None else f"{kernel.worst:.3g} times what float32 may be off by"
         return bad("wrong-numbers", f"{name}: a product differs from float64 on the CPU by {share}", gpu=name)
     if kernel.ended == "busy":
-        raise Unable(f"{name}: 256 MB of memory, {(kernel.free_bytes or 0) >> 20} MB are free", pitfall=BUSY)
+        raise Unable(f"{name}: 256 MB of memory, {(kernel.free_bytes or 0) >> 20} MB are free")
     if kernel.ended == "hang":
         pitfall = "cuda-init-hangs" if kernel.step in ("", "initialise") else "launch-failure"
         return bad(pitfall, f"{name}: did not come back ({kernel.step or 'initialise'})", gpu=name)
@@ -205,7 +224,7 @@ def _failed(kernel: Kernel, name: str) -> Finding:
     code = status_of(kernel.text)
     said = f"{name}: {kernel.step}: {kernel.text.strip().partition(chr(10))[0]}"
     if code in IN_THE_WAY:
-        raise Unable(said, pitfall=BUSY)
+        raise Unable(said)
     if code not in _PITFALLS:
         raise Unexplained(f"a kernel on {said}", kernel.text)
     return bad(_PITFALLS[code], said, gpu=name)

@@ -12,14 +12,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucheck.judgement.driver_words import DENIED
 from gpucheck.judgement.visibility import bare
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpucheck.facts import Facts
     from gpucheck.judgement.hello import Hello
+    from gpucheck.verdict import Finding
 
 KIND: Final = "nvidia.com/gpu"
 WORDS: Final = 400
@@ -77,7 +79,7 @@ def of_cdi(files: Sequence[Cdi], driver: str | None) -> Finding | None:
     if not old:
         return None
     evidence = tuple(f"{file.path} is made for driver {file.driver}; loaded is {driver}" for file in old)
-    return _bad("cdi-stale", *evidence)
+    return bad("cdi-stale", *evidence)
 
 
 # The engine's refusal. Order decides: what names a cause comes before what only names the step.
@@ -111,10 +113,10 @@ def refused(text: str, engine: Engine, cdi: Sequence[Cdi], driver: str | None) -
         evidence.append("its files lie under a snap, which sees no toolkit of the host")
     stale = of_cdi(cdi, driver)
     if stale is not None and pitfall in ("cdi-spec-missing", "cdi-stale"):
-        return _bad("cdi-stale", *evidence, *stale.evidence)
+        return bad("cdi-stale", *evidence, *stale.evidence)
     if pitfall == "cdi-stale":
         evidence += [f"{file.path} is made for driver {file.driver or 'unknown'}" for file in cdi]
-    return _bad(pitfall, *evidence)
+    return bad(pitfall, *evidence)
 
 
 def inside(
@@ -139,14 +141,14 @@ def _nodes(seen: Mapping[str, Any], engine: Engine, *, by_request: bool) -> Find
     if not any(re.fullmatch(r"/dev/nvidia\d+", node) for node in nodes):
         told = f"it started, and of NVIDIA's nodes it has {', '.join(nodes) or 'none'}"
         if engine.kind == "podman" and by_request:
-            return _bad("podman-gpus-ignored", f"{engine.kind} {engine.version} accepted the request; {told}")
+            return bad("podman-gpus-ignored", f"{engine.kind} {engine.version} accepted the request; {told}")
         asks = ", ".join(f"{name}={value}" for name, value in seen["environment"].items()) or "no NVIDIA_* variable"
-        return _bad("gpu-not-in-container", told, f"inside: {asks}")
+        return bad("gpu-not-in-container", told, f"inside: {asks}")
     closed = [f"{node}: {why}" for node, why in nodes.items() if why is not None]
-    if any(why in ("EPERM", "EACCES") for why in nodes.values()):
-        return _bad("rootless-device-cgroup" if engine.rootless else "no-cgroups-rootful", *closed)
+    if any(why in DENIED for why in nodes.values()):
+        return bad("rootless-device-cgroup" if engine.rootless else "no-cgroups-rootful", *closed)
     if "/dev/nvidia-uvm" not in nodes:
-        return _bad("uvm-missing", f"inside: {', '.join(nodes)}, and no /dev/nvidia-uvm")
+        return bad("uvm-missing", f"inside: {', '.join(nodes)}, and no /dev/nvidia-uvm")
     return None
 
 
@@ -156,7 +158,7 @@ def _libraries(seen: Mapping[str, Any]) -> Finding | None:
     lost = [f"libcuda.so.1: {driver['error']}"] if driver["error"] else []
     lost += [f"libnvidia-ml.so.1: {nvml['error']}"] if nvml["error"] and "nvmlInit" not in nvml["error"] else []
     if lost:
-        return _bad("driver-capability-missing", *lost)
+        return bad("driver-capability-missing", *lost)
     return None
 
 
@@ -166,12 +168,10 @@ def _identity(seen: Mapping[str, Any], asked: Sequence[str]) -> Finding | None:
     by_nvml = {bare(uuid) for uuid in seen["nvml"]["devices"] if uuid}
     for who, found in (("CUDA", by_cuda), ("NVML", by_nvml)):
         if more := sorted(found - wanted):
-            return _bad(
-                "gpu-not-isolated", f"{who} shows {len(more)} GPU(s) that were not asked for: {', '.join(more)}"
-            )
+            return bad("gpu-not-isolated", f"{who} shows {len(more)} GPU(s) that were not asked for: {', '.join(more)}")
     for who, found in (("CUDA", by_cuda), ("NVML", by_nvml)):
         if found and (less := sorted(wanted - found)):
-            return _bad("gpu-partial", f"{who} does not show {', '.join(less)}, asked for by UUID")
+            return bad("gpu-partial", f"{who} does not show {', '.join(less)}, asked for by UUID")
     return None
 
 
@@ -195,7 +195,3 @@ def words(seen: Mapping[str, Any]) -> str:
         "no nvidia-smi" if smi is None else f"nvidia-smi -L: {'ok' if smi['code'] == 0 else smi['output'].strip()[:80]}"
     )
     return f"{', '.join(seen['nodes']) or 'no node'}; CUDA: {', '.join(devices) or 'no device'}; {said}"
-
-
-def _bad(pitfall: str, *evidence: str) -> Finding:
-    return Finding(pitfall, Verdict.BAD, evidence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.judgement import computation, nccl_plan
+from gpucheck.judgement import nccl_plan
 from gpucheck.judgement.initialisation import hidden_on_purpose
 from gpucheck.judgement.visibility import Gpu
 from gpucheck.verdict import Unable
@@ -44,5 +44,5 @@ def place(host: Facts, gpu: Mapping[str, Any], disturb: str) -> tuple[Cards, Gpu
         raise hidden
     cards = nccl_plan.cards_of(host, disturb)
     if (left := cards.why_not(card)) is not None:
-        raise Unable(f"{card}: {left.why}", pitfall=computation.BUSY if left.is_busy else None)
+        raise Unable(f"{card}: {left.why}")
     return cards, card

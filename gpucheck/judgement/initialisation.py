@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.architecture import Cuda
+from gpucheck.judgement.driver_words import BY_CGROUP, DENIED, LOST, MISMATCH, OPEN_SOURCE
 from gpucheck.judgement.visibility import VARIABLE, Gpu, View, view
-from gpucheck.verdict import Finding, NotApplicable, Verdict
+from gpucheck.verdict import NotApplicable, bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.facts import Facts
-
-_DENIED = ("EPERM", "EACCES")
-_LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED")
-_MISMATCH = "NVML_ERROR_LIB_RM_VERSION_MISMATCH"
+    from gpucheck.verdict import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +65,6 @@ class Start:
         return f"cuInit of {self.library}{version}: {self.words}"
 
 
-def bad(pitfall: str, *evidence: str, confidence: str = "high", **params: object) -> Finding:
-    """A finding that stops a job."""
-    texts = {name: str(value) for name, value in params.items()}
-    return Finding(pitfall, Verdict.BAD, evidence, texts, confidence)
-
-
 def gpus_of(facts: Facts) -> tuple[Gpu, ...]:
     """The GPUs that NVML lists; empty when it could not be asked."""
     return tuple(Gpu.parse(told) for told in facts.known("nvml.gpus") or ())
@@ -102,7 +94,7 @@ def _hang(facts: Facts, start: Start) -> Finding:
 
 
 def _nouveau(facts: Facts, start: Start) -> Finding | None:
-    held = [gpu["address"] for gpu in facts.known("gpu.pci") or () if gpu["driver"] in ("nouveau", "nova_core")]
+    held = [gpu["address"] for gpu in facts.known("gpu.pci") or () if gpu["driver"] in OPEN_SOURCE]
     if not held:
         return None
     return bad("nouveau-bound", f"{', '.join(held)}: bound to nouveau, not to nvidia", start.line)
@@ -166,17 +158,17 @@ def hidden_by_environment(value: str, seen: View, *evidence: str) -> Finding:
 
 def _revoked(facts: Facts, start: Start) -> Finding | None:
     """Device nodes that are there and may not be opened: in a container its device cgroup was rewritten."""
-    denied = {node: why for node, why in (start.refused or {}).items() if why in _DENIED}
+    denied = {node: why for node, why in (start.refused or {}).items() if why in DENIED}
     if not denied:
         return None
     lines = [f"opening {node}: {why}" for node, why in denied.items()]
     inside = facts.known("machine.container") not in (None, "none")
-    revoked = inside and "EPERM" in denied.values()
+    revoked = inside and BY_CGROUP in denied.values()
     return bad("nvml-devices-revoked" if revoked else "gpu-hidden-device", *lines, start.line)
 
 
 def _lost(facts: Facts, start: Start) -> Finding | None:
-    lost = [gpu for gpu in gpus_of(facts) if gpu.trouble in _LOST]
+    lost = [gpu for gpu in gpus_of(facts) if gpu.trouble in LOST]
     if not lost:
         return None
     lines = [f"GPU {gpu.index}: NVML says {gpu.trouble}" for gpu in lost]
@@ -241,7 +233,7 @@ def _mismatch(facts: Facts, start: Start) -> Finding | None:
     """By the two versions; by NVML's word where one of them is unknown."""
     module, library = facts.known("driver.module_version"), facts.known("driver.library_version")
     status = facts.known("nvml.status")
-    if status != _MISMATCH and (not module or not library or module == library):
+    if status != MISMATCH and (not module or not library or module == library):
         return None
     line = f"kernel module {module or 'of unknown version'}, libraries {library or 'of unknown version'}"
     return bad("driver-library-mismatch", line, f"NVML: {status}", start.line, module=module, library=library)

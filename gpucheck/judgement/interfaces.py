@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from gpucheck.verdict import Finding
 
 NCCL = "NCCL_SOCKET_IFNAME"
 GLOO = "GLOO_SOCKET_IFNAME"
@@ -88,8 +90,7 @@ def judge(meaning: Meaning, interfaces: Sequence[Interface]) -> Finding | None:
         f"{meaning.variable}={meaning.value!r} ({meaning.words}) means {taken or 'no interface here'}",
         f"here: {here}",
     )
-    params = {"variable": meaning.variable, "value": meaning.value}
-    return Finding("interface-missing", Verdict.BAD, lines, params)
+    return bad("interface-missing", *lines, variable=meaning.variable, value=meaning.value)
 
 
 def _words(exact: bool) -> str:  # noqa: FBT001 - one of two wordings

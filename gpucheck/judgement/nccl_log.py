@@ -67,11 +67,6 @@ class Version:
     patch: int = 0
 
     @property
-    def truncates(self) -> bool:
-        """Whether segments are made by ftruncate, which a full tmpfs accepts: no error, a bus error at first touch."""
-        return Version(2, 12) <= self < Version(2, 19)
-
-    @property
     def shares_gpu(self) -> bool:
         """Whether two ranks may be put on one GPU (``NCCL_MULTI_RANK_GPU_ENABLE``)."""
         return self >= Version(2, 30)
@@ -110,15 +105,12 @@ class Complaint:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a log says. ``complete`` are the ranks whose communicator was made; ``last`` its last lines."""
+    """What a log says; ``last`` are its last lines."""
 
     version: Version | None = None
     links: tuple[Link, ...] = ()
     segments: tuple[Segment, ...] = ()
     complaints: tuple[Complaint, ...] = ()
-    fell_back: bool = False
-    complete: frozenset[int] = frozenset()
-    is_connected: bool = False
     last: tuple[str, ...] = ()
 
     @property
@@ -160,9 +152,6 @@ _VERSION = re.compile(r"NCCL version (\d+)\.(\d+)\.(\d+)")
 _LINK = re.compile(r"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)\[\w+\] -> (\d+)\[\w+\](?: \[\w+\])? via (\S.*)$")
 _SEGMENT = re.compile(r"(MMAP|CUMEM) allocated shareable (?:host )?buffer (\S+) size (\d+)")
 _OLDER_SEGMENT = re.compile(r"Allocated (\d+) bytes of shared memory in (/dev/shm/\S+)")
-_COMPLETE = re.compile(r"\brank (\d+) nranks \d+ .*Init COMPLETE")
-_FALLBACK = "do not appear to be working; falling back to a /dev/shm"
-_CONNECTED = "Connected all rings"
 _DIRECT_SHM = "direct shared memory"  # the words of SHM/direct up to 2.11
 
 _SHM_FILES = r"(?:shmutils\.cc|include/shm\.h|os/linux\.cc)"
@@ -191,15 +180,11 @@ def parse(text: str) -> Log:
     """What the log (or the logs, one after the other) of one communicator says."""
     lines = [line for line in text.splitlines() if line.strip()]
     versions = [Version(*map(int, found.groups())) for line in lines if (found := _VERSION.search(line))]
-    completed = [int(found[1]) for line in lines if (found := _COMPLETE.search(line))]
     return Log(
         version=versions[0] if versions else None,
         links=tuple(dict.fromkeys(link for line in lines if (link := _link(line)))),
         segments=tuple(segment for line in lines if (segment := _segment(line))),
         complaints=tuple(_complaints(lines)),
-        fell_back=any(_FALLBACK in line for line in lines),
-        complete=frozenset(completed),
-        is_connected=any(_CONNECTED in line for line in lines),
         last=tuple(bare(line) for line in lines[-LAST_LINES:]),
     )
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gpucheck.judgement import packages
 from gpucheck.judgement.computation import in_use
 from gpucheck.judgement.initialisation import view_of
 from gpucheck.judgement.nccl_log import SUBSYSTEMS
 from gpucheck.judgement.shm_need import CHANNELS, Need
-from gpucheck.verdict import NotApplicable
+from gpucheck.verdict import NotRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,20 +83,11 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class NotTried:
-    """A leg that cannot be run on this machine, and the known reason."""
-
-    leg: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A GPU on which no rank is put, and why; ``is_busy``: because of somebody's process on it."""
+    """A GPU on which no rank is put, and why."""
 
     gpu: Gpu
     why: str
-    is_busy: bool = False
 
     def __str__(self) -> str:
         return f"{self.gpu}: {self.why}"
@@ -120,9 +112,7 @@ class Cards:
 
 def cards_of(host: Facts, disturb: str) -> Cards:
     """The GPUs of this host under ``--gpucheck-disturb``. Raises NotApplicable where no torch is installed."""
-    torch = host["package.torch"]
-    if torch.is_known and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    packages.need(host, "torch")
     view = view_of(host)
     told = {gpu["index"]: gpu for gpu in host.known("nvml.gpus") or ()}
     unfit = {gpu: left for gpu in view.shown if (left := _unfit(gpu, told[gpu.index], disturb))}
@@ -136,7 +126,7 @@ def _unfit(gpu: Gpu, told: Mapping[str, Any], disturb: str) -> LeftOut | None:
     if gpu.is_split:
         return LeftOut(gpu, "split by MIG, between whose slices NCCL does not talk")
     busy = in_use(told, disturb)
-    return LeftOut(gpu, busy, is_busy=True) if busy else None
+    return LeftOut(gpu, busy) if busy else None
 
 
 def sweep(gpus: int, version: Version, visible: str, devices: tuple[int, ...] = (0, 1)) -> Plan:
@@ -173,17 +163,17 @@ def pairs(gpus: int) -> list[tuple[int, int]]:
     return [(first, second) for first in range(gpus) for second in range(first + 1, gpus)]
 
 
-def not_tried(gpus: int, version: Version, *, deep: bool) -> list[NotTried]:
+def not_tried(gpus: int, version: Version, *, deep: bool) -> list[NotRun]:
     """What these GPUs and this NCCL do not allow, or this level leaves out."""
     missed = []
     if gpus < LEAST:
-        missed.append(NotTried("as-it-comes", "one GPU: NVLink and PCIe peer access have nobody to talk to"))
+        missed.append(NotRun("as-it-comes", "one GPU: NVLink and PCIe peer access have nobody to talk to"))
         if not version.shares_gpu:
             why = f"one GPU, and NCCL {version} puts no two ranks on it (2.30 and later do)"
-            missed.append(NotTried("shm-transport", why))
+            missed.append(NotRun("shm-transport", why))
     if gpus <= LEAST:
-        missed.append(NotTried("all-gpus", f"{gpus} GPU(s): no more than the sweep has"))
-        missed.append(NotTried("pairs", f"{gpus} GPU(s): no other pair"))
+        missed.append(NotRun("all-gpus", f"{gpus} GPU(s): no more than the sweep has"))
+        missed.append(NotRun("pairs", f"{gpus} GPU(s): no other pair"))
     elif not deep:
-        missed.append(NotTried("pairs", f"{len(pairs(gpus)) - 1} other pairs: only in the level deep"))
+        missed.append(NotRun("pairs", f"{len(pairs(gpus)) - 1} other pairs: only in the level deep"))
     return missed

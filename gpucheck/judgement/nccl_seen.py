@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from gpucheck.judgement import nccl_log
 from gpucheck.judgement.nccl_log import Log, Place, Trouble
 from gpucheck.judgement.shm_need import bytes_text, size_text
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpucheck.judgement.shm_need import Need
+    from gpucheck.verdict import Finding
 
 FRAMES: Final = 4
 #: The step before NCCL is asked for anything: what fails there is no fault of NCCL's.
@@ -156,6 +157,7 @@ def where(rank: Mapping[str, Any]) -> str:
 
 
 def _when(rank: Mapping[str, Any]) -> float:
+    """When it ended. One that told its failure may live on, and did not die of SIGKILL: that is last."""
     return float("inf") if rank["gone_s"] is None else float(rank["gone_s"])
 
 
@@ -175,9 +177,7 @@ def _signalled(ranks: Sequence[Mapping[str, Any]]) -> tuple[End, str] | None:
 
 def _failed(ranks: Sequence[Mapping[str, Any]], log: Log) -> tuple[End, str] | None:
     """What a log complains of, or what a rank raised; only where some rank did not come through."""
-    failed = sorted(
-        (rank for rank in ranks if rank["ended"] in ("failure", "exit", "signal")), key=lambda r: r["gone_s"]
-    )
+    failed = sorted((rank for rank in ranks if rank["ended"] in _FAILED), key=_when)
     cause = log.cause
     if cause is not None and cause.trouble in _OF_LOG and any(rank["ended"] != "value" for rank in ranks):
         return _OF_LOG[cause.trouble], f"{where((failed or ranks)[0])}: {cause.line[:WORDS]}"
@@ -240,7 +240,7 @@ def no_size_works(tried: Mapping[int, Seen], nccl: Need | None, job: Need) -> Fi
     pitfall = "nccl-shm-too-small" if too_small else last.pitfall or "nccl-system-error"
     evidence = [f"{size_text(size)}: {one}" for size, one in sorted(tried.items())]
     need = f"what these ranks take by NCCL's own sizes: {bytes_text(needed_bytes)}"
-    return Finding(pitfall, Verdict.BAD, (*evidence, need, *last.details), job.params())
+    return bad(pitfall, *evidence, need, *last.details, **job.params())
 
 
 def took(seen_: Seen) -> str:

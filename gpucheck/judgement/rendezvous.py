@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.judgement.interfaces import GLOO, NCCL, Interface, gloo, judge, nccl
-from gpucheck.verdict import Finding, Verdict
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gpucheck.facts import Facts
+    from gpucheck.verdict import Finding
 
 _HELD = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _TELLING = re.compile(
@@ -117,24 +118,24 @@ def stray(name: str, value: str) -> Finding | None:
     """A rendezvous address with characters that belong to the file it came from: blanks, quotes, a scheme."""
     if value == value.strip().strip("\"'") and "://" not in value:
         return None
-    return _bad("master-addr-whitespace", f"{name} is [{value}]", variable=name, value=value)
+    return bad("master-addr-whitespace", f"{name} is [{value}]", variable=name, value=value)
 
 
 def of_place(place: Place, is_first_node: bool) -> Finding | None:  # noqa: FBT001 - a fact about this node
     """What is wrong with the endpoint of the environment. ``is_first_node``: it must be this machine's own."""
     where = {"host": place.host, "port": str(place.port)}
     if not place.resolved:
-        return _bad("hostname-unresolvable", str(place), **where)
+        return bad("hostname-unresolvable", str(place), **where)
     kinds = set(place.places.values())
     if "held" in kinds:
-        return _bad("rendezvous-port-held", str(place), **where)
+        return bad("rendezvous-port-held", str(place), **where)
     if kinds != {"elsewhere"}:
         return None
     if is_first_node:
-        return _bad("rendezvous-unreachable", f"{place}: rank 0 is here, and its address is not", **where)
+        return bad("rendezvous-unreachable", f"{place}: rank 0 is here, and its address is not", **where)
     if "open" not in place.answers.values():
         said = ", ".join(f"{address}: {answer}" for address, answer in place.answers.items())
-        return _bad("rendezvous-unreachable", f"{place}; {said}", confidence="medium", **where)
+        return bad("rendezvous-unreachable", f"{place}; {said}", confidence="medium", **where)
     return None
 
 
@@ -155,20 +156,20 @@ def _held(facts: Facts, tried: Try) -> Finding | None:
     del facts
     if not _HELD.search(tried.errors):
         return None
-    return _bad("rendezvous-port-held", *tried.lines(), port=tried.endpoint.rpartition(":")[2])
+    return bad("rendezvous-port-held", *tried.lines(), port=tried.endpoint.rpartition(":")[2])
 
 
 def _no_ipv4_loopback(facts: Facts, tried: Try) -> Finding | None:
     if facts.known("net.loopback_ipv4") is not False or not facts.known("net.loopback_ipv6"):
         return None
-    return _bad("loopback-ipv6-only", f"lo: {facts['net.loopback_ipv4'].source}", *tried.lines())
+    return bad("loopback-ipv6-only", f"lo: {facts['net.loopback_ipv4'].source}", *tried.lines())
 
 
 def _own_name(facts: Facts, tried: Try) -> Finding | None:
     if facts.known("net.hostname_resolves") is not False:
         return None
     name = facts.known("machine.hostname")
-    return _bad(
+    return bad(
         "hostname-unresolvable", f"this machine's own name, {name}, has no address", *tried.lines(), host=name or ""
     )
 
@@ -181,18 +182,14 @@ def _name_elsewhere(facts: Facts, tried: Try) -> Finding | None:
         return None
     name = facts.known("machine.hostname")
     line = f"this machine's own name, {name}, leads to {', '.join(foreign)}, which no interface here has"
-    return _bad("rendezvous-unreachable", line, *tried.lines(), host=name or "", port="")
+    return bad("rendezvous-unreachable", line, *tried.lines(), host=name or "", port="")
 
 
 def _interface(facts: Facts, tried: Try) -> Finding | None:
     """No loopback at all: a network namespace whose lo was never brought up."""
     if facts.known("net.loopback_ipv4") is not False or facts.known("net.loopback_ipv6") is not False:
         return None
-    return _bad("interface-missing", "lo is down or has no address", *tried.lines())
-
-
-def _bad(pitfall: str, *evidence: str, confidence: str = "high", **params: str) -> Finding:
-    return Finding(pitfall, Verdict.BAD, evidence, params, confidence)
+    return bad("interface-missing", "lo is down or has no address", *tried.lines())
 
 
 def _kind(address: str) -> str:

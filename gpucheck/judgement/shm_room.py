@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.judgement.shm_need import bytes_text
-from gpucheck.verdict import Verdict
+from gpucheck.verdict import bad, degraded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpucheck.judgement.shm_need import Need
+    from gpucheck.verdict import Finding
 
 # Where a file takes memory and nothing else. gVisor and Kata call theirs tmpfs too.
 IN_MEMORY = ("tmpfs", "ramfs")
@@ -75,60 +76,52 @@ def room_of(census: Mapping[str, Any]) -> Room:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What is wrong with a ``/dev/shm``: a pitfall, how heavy, by which evidence, and how sure."""
-
-    pitfall: str
-    weight: Verdict
-    evidence: tuple[str, ...]
-    confidence: str = "high"
-
-
-def judge(room: Room, need: Need, *, contained: bool) -> Judgement | None:
+def judge(room: Room, need: Need, *, contained: bool) -> Finding | None:
     """Why ``room`` cannot hold ``need``, or what will hurt; None: nothing is wrong. ``contained``: in a container."""
-    return _unusable(room) or _too_small(room, need, contained=contained) or _taken(room, need) or _littered(room, need)
+    found = (
+        _unusable(room) or _too_small(room, need, contained=contained) or _taken(room, need) or _littered(room, need)
+    )
+    return found and replace(found, params=need.params())
 
 
-def _unusable(room: Room) -> Judgement | None:
+def _unusable(room: Room) -> Finding | None:
     if room.filesystem is None:
-        return Judgement("shm-unusable", Verdict.BAD, ("there is no folder /dev/shm",))
+        return bad("shm-unusable", "there is no folder /dev/shm")
     if room.refused == "ENOSPC":
-        return Judgement("shm-full", Verdict.BAD, (str(room), "not even an empty file can be created (ENOSPC)"))
+        return bad("shm-full", str(room), "not even an empty file can be created (ENOSPC)")
     if room.refused:
-        return Judgement("shm-unusable", Verdict.BAD, (str(room), f"creating a file there: {room.refused}"))
+        return bad("shm-unusable", str(room), f"creating a file there: {room.refused}")
     if room.filesystem not in IN_MEMORY:
         # The kernel does not pin pages of files on disks for a device, so NCCL's segments cannot be registered there.
-        evidence = (str(room), f"{room.filesystem} is not in memory")
-        return Judgement("shm-unusable", Verdict.BAD, evidence, "medium")
+        return bad("shm-unusable", str(room), f"{room.filesystem} is not in memory", confidence="medium")
     return None
 
 
-def _too_small(room: Room, need: Need, *, contained: bool) -> Judgement | None:
+def _too_small(room: Room, need: Need, *, contained: bool) -> Finding | None:
     if room.total_bytes == 0 or room.total_bytes >= need.total_bytes:
         return None
-    evidence = (str(room), f"a job of {need.ranks} ranks takes {need}")
-    return Judgement("shm-too-small", Verdict.DEGRADED if contained else Verdict.BAD, (*evidence, *need.flags()))
+    evidence = (str(room), f"a job of {need.ranks} ranks takes {need}", *need.flags())
+    return degraded("shm-too-small", *evidence) if contained else bad("shm-too-small", *evidence)
 
 
-def _taken(room: Room, need: Need) -> Judgement | None:
+def _taken(room: Room, need: Need) -> Finding | None:
     missing_bytes = need.total_bytes - room.free_bytes
     if room.holds(need.total_bytes):
         return None
     evidence = (str(room), f"a job of {need.ranks} ranks takes {need}: {bytes_text(missing_bytes)} more than is free")
     if room.leftover_bytes >= missing_bytes:
-        return Judgement("shm-leftovers", Verdict.BAD, (*evidence, _names(room)), _confidence(room))
+        return bad("shm-leftovers", *evidence, _names(room), confidence=_confidence(room))
     if room.living_bytes >= missing_bytes:
         # It frees itself when they end: this machine is busy, not broken.
-        return Judgement("shm-full", Verdict.DEGRADED, evidence)
-    return Judgement("shm-full", Verdict.BAD, evidence)
+        return degraded("shm-full", *evidence)
+    return bad("shm-full", *evidence)
 
 
-def _littered(room: Room, need: Need) -> Judgement | None:
+def _littered(room: Room, need: Need) -> Finding | None:
     """Space enough, but the dead hold as much as a job takes, and it is memory."""
     if room.leftover_bytes < need.total_bytes:
         return None
-    return Judgement("shm-leftovers", Verdict.DEGRADED, (str(room), _names(room)), _confidence(room))
+    return degraded("shm-leftovers", str(room), _names(room), confidence=_confidence(room))
 
 
 def _confidence(room: Room) -> str:

@@ -6,20 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.judgement.shm_need import bytes_text
+from gpucheck.verdict import bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpucheck.verdict import Finding
+
 FULL = ("ENOSPC", "EDQUOT")
 NO_INODES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong with a folder: a pitfall and its evidence."""
-
-    pitfall: str
-    evidence: tuple[str, ...]
 
 
 def place_text(place: Mapping[str, Any] | None) -> str:
@@ -36,27 +31,27 @@ def refusal_text(answer: Mapping[str, Any]) -> str:
     return f"{answer['step']}: {answer['error']} ({answer['refused']})"
 
 
-def written(what: str, answer: Mapping[str, Any]) -> Fault | None:
+def written(what: str, answer: Mapping[str, Any]) -> Finding | None:
     """Why ``what`` did not take the data; None when it did."""
     if "refused" not in answer:
         return None
     place = answer["place"]
     as_uid = f" as uid {place['as_uid']}" if place else ""
     evidence = (f"{what}: write{as_uid}: {refusal_text(answer)}", f"{what}: {place_text(place)}")
-    return Fault("disk-full" if answer["refused"] in FULL else "volume-not-writable", evidence)
+    return bad("disk-full" if answer["refused"] in FULL else "volume-not-writable", *evidence)
 
 
-def read_back(what: str, wrote: Mapping[str, Any], answer: Mapping[str, Any]) -> Fault | None:
+def read_back(what: str, wrote: Mapping[str, Any], answer: Mapping[str, Any]) -> Finding | None:
     """Why the data is not what was written; None when it is, to the last byte."""
     if "refused" in answer:
         as_uid = f" as uid {answer['place']['as_uid']}" if answer["place"] else ""
         evidence = (f"{what}: read{as_uid}: {refusal_text(answer)}", f"{what}: {place_text(answer['place'])}")
-        return Fault("volume-not-writable", evidence)
+        return bad("volume-not-writable", *evidence)
     if not answer["found"]:
         listed = ", ".join(answer["listed"]) or "nothing"
-        return Fault("volume-lost", (f"{what}: the file is not there after re-creation; there is {listed}",))
+        return bad("volume-lost", f"{what}: the file is not there after re-creation; there is {listed}")
     if answer["sha256"] != wrote["sha256"]:
-        return Fault("volume-lost", (f"{what}: other bytes came back: {answer['sha256']}, not {wrote['sha256']}",))
+        return bad("volume-lost", f"{what}: other bytes came back: {answer['sha256']}, not {wrote['sha256']}")
     return None
 
 

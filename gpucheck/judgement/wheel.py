@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpucheck.architecture import Cuda, Fit, Image, best_fit, name_of, newer_is_wrong, wheels_for
-from gpucheck.verdict import Finding, Unable, Verdict
+from gpucheck.verdict import Unable, Verdict, bad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpucheck.architecture import Capability
-
-_DEGRADED = Verdict.DEGRADED
-_BAD = Verdict.BAD
+    from gpucheck.verdict import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,12 @@ def judge(wheel: Installed, device: Capability, driver: Cuda | None, *evidence: 
             lacking = "the driver's CUDA version" if driver is None else "the version of the PTX in it"
             raise Unable(f"{lacking}: {wheel} has only PTX for {name_of(device)}")
         case Fit.JIT:
-            return _finding("jit-only", _DEGRADED, wheel, device, driver, evidence)
+            return replace(_bad("jit-only", wheel, device, driver, evidence), weight=Verdict.DEGRADED)
         case Fit.PTX_TOO_NEW:
-            return _finding("ptx-too-new", _BAD, wheel, device, driver, evidence)
+            return _bad("ptx-too-new", wheel, device, driver, evidence)
         case _:
             wrong = newer_is_wrong(device, machine=wheel.machine, toolkit=wheel.toolkit, driver=driver)
-            return _finding("wheel-newer-wrong" if wrong else "no-kernel-image", _BAD, wheel, device, driver, evidence)
+            return _bad("wheel-newer-wrong" if wrong else "no-kernel-image", wheel, device, driver, evidence)
 
 
 def advice(wheel: Installed, device: Capability, driver: Cuda | None) -> tuple[str, ...]:
@@ -72,9 +70,7 @@ def advice(wheel: Installed, device: Capability, driver: Cuda | None) -> tuple[s
     return (named, f"a newer CUDA than {newest} does not help: its wheels left {device} out")
 
 
-def _finding(  # noqa: PLR0913 - the parts of one finding
-    pitfall: str, weight: Verdict, wheel: Installed, device: Capability, driver: Cuda | None, evidence: tuple[str, ...]
-) -> Finding:
+def _bad(pitfall: str, wheel: Installed, device: Capability, driver: Cuda | None, evidence: tuple[str, ...]) -> Finding:
     fitting = wheels_for(device, machine=wheel.machine, driver=driver)
     params = {
         "capability": str(device),
@@ -85,4 +81,4 @@ def _finding(  # noqa: PLR0913 - the parts of one finding
         "driver_cuda": str(driver or ""),
     }
     lines = (f"{name_of(device)}: {wheel}", *advice(wheel, device, driver), *evidence)
-    return Finding(pitfall, weight, lines, params)
+    return bad(pitfall, *lines, **params)

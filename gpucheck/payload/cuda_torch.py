@@ -10,9 +10,9 @@ alone; ``kernel_s``, seconds that one device may take. The answer holds
     warnings                         what torch warned of meanwhile
     devices                          [{"ordinal", "uuid", "name", "capability", "memory_bytes"}] as torch lists them;
                                      ``uuid`` without its kind in front, null before torch 2.4
-    kernels                          one entry a device: {"ordinal", "ended": "value" | "failure" | "busy" | "signal" |
-    "hang",
-                                     "step", "type", "text", "signal", "kernel_s", "worst", "free_bytes"}
+    kernels                          one entry a device that was loaded: {"ordinal", "ended": "value" | "failure" |
+                                     "busy" | "signal" | "hang", "step", "type", "text", "signal", "kernel_s", "worst",
+                                     "free_bytes"}
 
 ``worst`` is the largest error of the product as a share of what float32 may be off by (see :func:`share_of_bound`): up
 to 1 is right, null is not a number. Each device computes in a process of its own, so that one that hangs or dies is
@@ -66,9 +66,12 @@ def main(args: dict[str, Any]) -> dict[str, Any]:
         kind = {"hang": TimeoutError, "signal": ChildProcessError}.get(counted["ended"], RuntimeError)
         raise kind(f"counting the GPUs: {counted.get('text') or counted.get('signal') or counted['ended']}")
     seen = counted["value"]
-    spared = args.get("spare", [])
-    ordinals = [device["ordinal"] for device in seen["devices"] if device["uuid"] not in spared]
-    return {**wheel, **seen, "kernels": kernels(args, ordinals)}
+    return {**wheel, **seen, "kernels": kernels(args, loadable(seen["devices"], args.get("spare", [])))}
+
+
+def loadable(devices: list[dict[str, Any]], spared: list[str]) -> list[int]:
+    """The ordinals of those that may be loaded; one without a UUID may be any of those to be spared."""
+    return [one["ordinal"] for one in devices if one["uuid"] not in spared and (one["uuid"] or not spared)]
 
 
 def arch_flags() -> list[str] | None:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpucheck.judgement import packages
 from gpucheck.judgement import shm_exchange as exchange
 from gpucheck.judgement.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
-from gpucheck.judgement.shm_room import Judgement, Room, judge, room_of
+from gpucheck.judgement.shm_room import Room, judge, room_of
 from gpucheck.profile import size_bytes
 from gpucheck.replies import refuse_long_sockets, value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
@@ -82,7 +83,7 @@ class Look:
         self.report, self.host, self.child, self.container, self.need = report, host, child, container, need
         self.sizes = sorted(size_bytes(size) for size in sizes if size != "host")
         self.hosts_own = "host" in sizes
-        self.torch = host["package.torch"]
+        self.torch = host.known("package.torch")
         self.fits = False
         self.tried: dict[int, Seen] = {}
         self.smallest: int | None = None
@@ -96,20 +97,20 @@ class Look:
         """
         room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))
         self.report.saw(str(room))
-        judgement = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
-        if judgement is not None:
-            self.find(judgement)
-            if judgement.weight is Verdict.BAD or not room.holds(self.need.total_bytes):
-                return
+        finding = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
+        self.report.take(finding)
+        if finding is not None and (finding.weight is Verdict.BAD or not room.holds(self.need.total_bytes)):
+            return
         self.need_memory()
         self.need_room_for_others(room)
-        plan = exchange.segments_plan(self.need, whole=not (with_tensors and self.torch.value))
+        plan = exchange.segments_plan(self.need, whole=not (with_tensors and self.torch))
         seen = exchange.segments_seen(value_of(self.child("shm_segments", plan, warm=False), "own /dev/shm"), plan)
         self.fits = self.accept("own /dev/shm", seen)
 
     def at_own_tensors(self) -> None:
         """The batches of one rank, while what the rest of the job takes is held."""
-        self.need_torch()
+        packages.must_know(self.host, "torch")
+        packages.need(self.host, "torch")
         if not self.fits:
             raise Unable("room: /dev/shm did not pass the exchange of segments")
         plan = exchange.tensors_plan(self.need)
@@ -131,11 +132,6 @@ class Look:
         self.report.bad(seen.pitfall, f"{where}: {seen.words}", **self.need.params())
         return False
 
-    def find(self, judgement: Judgement) -> None:
-        """A judgement as a finding."""
-        add = self.report.bad if judgement.weight is Verdict.BAD else self.report.degraded
-        add(judgement.pitfall, *judgement.evidence, confidence=judgement.confidence, **self.need.params())
-
     def need_memory(self) -> None:
         """What lies in /dev/shm is memory, and counts against the memory limit of a container or pod."""
         wanted = MEMORY_FACTOR * self.need.total_bytes
@@ -150,17 +146,12 @@ class Look:
             users = ", ".join(room.holders) or "running processes"
             raise Unable(f"room: a fill would take the last of what {users} use")
 
-    def need_torch(self) -> None:
-        """Raises NotApplicable, or Unable when nobody could tell."""
-        if not self.torch.is_known:
-            raise Unable(f"whether torch is installed: {self.torch.why}")
-        if self.torch.value is None:
-            raise NotApplicable("package.torch", "torch not installed", self.torch.source)
-
     # The sweep
 
     def at_sizes(self) -> None:
         """Each size in a namespace of its own, up to the first that works; in the level deep each of them."""
+        if not self.sizes:
+            raise NotApplicable("option shm", "no size is named but the host's own", "--gpucheck-shm")
         self.need_memory()
         for size in self.sizes:
             seen = self.tried[size] = self.at_size(size)
@@ -174,11 +165,11 @@ class Look:
     def at_size(self, size: int) -> Seen:
         """Segments and tensors; the words of both, the end of the first that failed."""
         ways = ("fallocate", "ftruncate") if size < self.need.nccl_bytes else ("fallocate",)
-        plan = exchange.segments_plan(self.need, whole=not self.torch.value, ways=ways)
+        plan = exchange.segments_plan(self.need, whole=not self.torch, ways=ways)
         answer = value_of(self.child("shm_segments", plan, warm=False, shm_bytes=size), "namespace")
         exchange.check_size(answer, size)
         seen = exchange.segments_seen(answer, plan)
-        if self.torch.value:
+        if self.torch:
             plan = exchange.tensors_plan(self.need, size)
             seen = exchange.both(seen, self.through_tensors(plan, shm_bytes=size))
         return self.believed(size, seen)
@@ -222,7 +213,7 @@ class Look:
             self.report.sum_up(f"{failing}{smallest} works; for {self.need.ranks} ranks: {self.need.flags()[0]}")
         if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
             evidence = f"the profile gives jobs a /dev/shm of {profiles}; {self.need.ranks} ranks take {self.need}"
-            self.find(Judgement("shm-too-small", Verdict.DEGRADED, (evidence, *self.need.flags())))
+            self.report.degraded("shm-too-small", evidence, *self.need.flags(), **self.need.params())
 
     def no_size_works(self) -> None:
         """Too small where all were; where the largest had room enough it is what stopped the exchange."""
@@ -230,4 +221,4 @@ class Look:
         enough = largest >= self.need.total_bytes
         pitfall = self.tried[largest].pitfall if enough else "shm-too-small"
         evidence = [f"{size_text(size)}: {seen.words}" for size, seen in sorted(self.tried.items())]
-        self.find(Judgement(pitfall or "shm-unusable", Verdict.BAD, (*evidence, *self.need.flags())))
+        self.report.bad(pitfall or "shm-unusable", *evidence, *self.need.flags(), **self.need.params())

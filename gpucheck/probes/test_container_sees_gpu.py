@@ -14,6 +14,7 @@ If it is bad: the finding names what is missing and how to install or configure 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,11 +23,9 @@ from gpucheck.judgement import container_gpu, presence
 from gpucheck.judgement.container_gpu import KIND, Engine
 from gpucheck.judgement.visibility import Gpu
 from gpucheck.replies import value_of
-from gpucheck.verdict import NotApplicable, Unable, Unexplained
+from gpucheck.verdict import NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpucheck.facts import Facts
     from gpucheck.judgement.container_gpu import Cdi
     from gpucheck.verdict import Finding
@@ -167,7 +166,7 @@ class Asking:
         failed = {way: finding for way, finding in tried.items() if finding is not None}
         if found:
             for way, finding in failed.items():
-                self.report.degraded(finding.pitfall, *(f"{way}: {line}" for line in finding.evidence))
+                self.report.take(finding, label=way, weight=Verdict.DEGRADED)
         else:
             self.nothing_works(failed)
         self.declared(tried)
@@ -179,14 +178,13 @@ class Asking:
         first = next(iter(failed.values()))
         # Podman's own command line takes CDI names; only its docker-compatible socket does not.
         usable = self.engine.kind == "podman" and self.cdi and container_gpu.of_cdi(self.cdi, self.driver) is None
-        accuse: Callable[..., None] = self.report.degraded if usable else self.report.bad
-        accuse(first.pitfall, *lines)
+        self.report.take(replace(first, evidence=tuple(lines)), weight=Verdict.DEGRADED if usable else None)
 
     def declared(self, tried: dict[str, Finding | None]) -> None:
         """What is declared in files and cannot work: a CDI file of another driver, a runtime that is not loaded."""
         stale = container_gpu.of_cdi(self.cdi, self.driver)
         if stale is not None and (self.engine.kind == "podman" or tried.get("CDI", stale) is None):
-            self.report.degraded(stale.pitfall, *stale.evidence)
+            self.report.take(stale, weight=Verdict.DEGRADED)
         here = self.engine.kind == "docker" and self.host.known("engine.nvidia_runtime")
         if here and "nvidia" not in self.engine.runtimes:
             self.report.degraded("runtime-undeclared", f"daemon.json declares it, and {self.label} does not know it")
@@ -205,11 +203,8 @@ class Asking:
         self.report.saw(f"{self.label}, device nodes alone: {container_gpu.words(seen)}")
         asked = tuple(gpu.uuid for gpu in self.gpus if gpu.uuid)
         finding = container_gpu.inside(seen, asked, self.engine, by_request=False, whole=self.is_whole)
-        if finding is not None:
-            self.report.bad(finding.pitfall, *(f"device nodes alone: {line}" for line in finding.evidence))
+        self.report.take(finding, label="device nodes alone")
 
     def one(self, way: str, card: Gpu) -> None:
         """Exactly this GPU, by its UUID."""
-        finding = self.attempt(way, (str(card.uuid),))
-        if finding is not None:
-            self.report.bad(finding.pitfall, *(f"{way}, {card}: {line}" for line in finding.evidence))
+        self.report.take(self.attempt(way, (str(card.uuid),)), label=f"{way}, {card}")

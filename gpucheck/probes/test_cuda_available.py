@@ -8,7 +8,7 @@ CPU. Why it matters: one message ("unknown error", "no CUDA-capable device", 802
 Does not apply when: there is no NVIDIA GPU and nothing expects one, the GPUs were handed to nobody here, or torch is
 not installed (where no Python was named to be judged).
 Cost and disturbance: a second or two; at most 256 MB on each GPU for that time. A GPU with somebody's process on it, in
-prohibited mode, or short of memory is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+prohibited mode, or short of memory is left alone (unable) unless --gpucheck-disturb=any.
 If it is bad: the finding names the cause that the facts of this machine confirm, not only the message.
 """
 
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, wheels_for
-from gpucheck.judgement import computation, initialisation, presence
+from gpucheck.judgement import computation, initialisation, packages, presence
 from gpucheck.judgement.computation import Seen
-from gpucheck.judgement.initialisation import Start, bad, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
+from gpucheck.judgement.driver_words import NO_IMAGE
+from gpucheck.judgement.initialisation import Start, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
 from gpucheck.judgement.visibility import VARIABLE, Gpu, bare, missing
 from gpucheck.process import Failure, Value
 from gpucheck.replies import import_of_torch, value_of
-from gpucheck.verdict import NotApplicable, Unable, Unexplained
+from gpucheck.verdict import NotApplicable, Unable, Unexplained, bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,6 @@ TORCH_S = 100.0
 OURS = "cuda-available"
 IMAGES = "kernel-images-fit"
 IMPORTS = "torch-imports"
-NO_IMAGE = (209, 222)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_computes(
     """One GPU: a product of matrices has the right numbers."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
-        raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
+        raise Unable(f"{card}: {why}")
     if (lack := no_torch(host, options) or hidden_on_purpose(host, card)) is not None:
         raise lack
     start = asked["start"] = asked.get("start") or ask_driver(child)
@@ -95,7 +95,7 @@ def test_computes(
         for one in kernels_of(card, ask_torch(host, child, options, asked)):
             if computation.status_of(one.text) in NO_IMAGE:
                 raise Unable(f"{card}: {one.text.partition(chr(10))[0]}", blocked_by=IMAGES)
-            take(report, computation.judge(one, str(card)))
+            report.take(computation.judge(one, str(card)))
             if one.is_right:
                 told_right(report, one, card)
 
@@ -120,8 +120,8 @@ def judge_driver(report: Any, host: Facts, start: Start) -> None:
         # The driver's status alone decides nothing: what else it may mean must be confirmed by a fact.
         raise Unexplained(start.line, start.line, by_fact=True)
     if presence.told_there(host, finding):
-        raise Unable(*finding.evidence, blocked_by=presence.PROBE, pitfall=finding.pitfall)
-    take(report, finding)
+        raise Unable(*finding.evidence, blocked_by=presence.PROBE)
+    report.take(finding)
 
 
 def judge_visible(report: Any, host: Facts, start: Start) -> None:
@@ -130,14 +130,14 @@ def judge_visible(report: Any, host: Facts, start: Start) -> None:
         raise Unable(f"the list of GPUs: NVML says {host.known('nvml.status')}, {host['nvml.gpus'].why}")
     view = view_of(host)
     if view.fault:
-        take(report, hidden_by_environment(host.known(f"env.{VARIABLE}"), view, start.line))
+        report.take(hidden_by_environment(host.known(f"env.{VARIABLE}"), view, start.line))
         return
     for hidden in view.hidden:
         report.saw(f"hidden on purpose: {hidden.gpu}, by {hidden.by}")
     for gpu in (gpu for gpu in view.shown if gpu.is_split):
         report.saw(f"{gpu}: split by MIG into {len(gpu.slices)}; CUDA shows one slice to a process")
     whole = [gpu for gpu in view.shown if not gpu.is_split]
-    take(report, not_shown(whole, (device["uuid"] for device in start.devices), "the driver"))
+    report.take(not_shown(whole, (device["uuid"] for device in start.devices), "the driver"))
 
 
 def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) -> Finding | None:
@@ -152,14 +152,10 @@ def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) ->
 
 def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
     """Why there is no torch to ask: not applicable, but for a Python that was named to be judged."""
-    torch = host["package.torch"]
-    if torch.why is not None or torch.value is not None:
-        return None
-    if options["python"] is None:
-        return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
-    return Unable(
-        f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS, pitfall="torch-missing"
-    )
+    absent = packages.without(host, "torch")
+    if absent is None or options["python"] is None:
+        return absent
+    return Unable(f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS)
 
 
 def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> Reply:
@@ -179,11 +175,11 @@ def read(report: Any, child: Any, options: Any, reply: Reply) -> Seen | None:
         case Value(told):
             return Seen.parse(told)
         case Failure(type="TimeoutError", text=text):
-            take(report, bad("cuda-init-hangs", text))
+            report.take(bad("cuda-init-hangs", text))
         case Failure(type="ChildProcessError", text=text):
-            take(report, bad("native-crash", text))
+            report.take(bad("native-crash", text))
         case _:
-            take(report, import_cause(child, options, reply))
+            report.take(import_cause(child, options, reply))
     return None
 
 
@@ -197,7 +193,7 @@ def import_cause(child: Any, options: Any, reply: Reply) -> Finding:
         value_of(reply, "torch")
         raise Unable(f"torch: {reply.ended}, though it can be imported")
     if options["level"] != "quick":
-        raise Unable(*finding.evidence, blocked_by=IMPORTS, pitfall=finding.pitfall)
+        raise Unable(*finding.evidence, blocked_by=IMPORTS)
     return finding
 
 
@@ -205,24 +201,24 @@ def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
     """A torch without CUDA, with a newer CUDA than the driver, or that sees less than the driver shows."""
     version, driver = host.known("driver.module_version"), start.version
     wheels = fitting(start, driver)
-    take(report, computation.cpu_only(seen.cuda_build, seen.version, wheels, seen.hip_build))
+    report.take(computation.cpu_only(seen.cuda_build, seen.version, wheels, seen.hip_build))
     if seen.cuda_build and driver:
-        take(report, computation.too_old(driver, Cuda.parse(seen.cuda_build), wheels, version))
+        report.take(computation.too_old(driver, Cuda.parse(seen.cuda_build), wheels, version))
     if report.findings:
         return
     if seen.error is not None:
         finding = computation.start_cause(host, start, seen.error)
         if finding is None:
             raise Unexplained(f"the driver starts, torch does not: {seen.error}", seen.error)
-        take(report, finding)
+        report.take(finding)
         return
     shown = [Gpu(device["ordinal"], device["uuid"], device["name"] or "") for device in start.devices]
-    take(report, not_shown(shown, (device["uuid"] for device in seen.devices), "torch"))
+    report.take(not_shown(shown, (device["uuid"] for device in seen.devices), "torch"))
     judge_unlisted(report, host, seen)
     right = sum(kernel.is_right for kernel in seen.kernels.values())
     report.saw(f"{right} of {len(seen.devices)} GPUs computed right")
     if not seen.kernels:
-        raise Unable("a GPU that may be touched: each is in use, or must not compute", pitfall=computation.BUSY)
+        raise Unable("a GPU that may be touched: each is in use, or must not compute")
     if not right:
         without = all(computation.status_of(kernel.text) in NO_IMAGE for kernel in seen.kernels.values())
         raise Unable("a GPU that computes: each has a row of its own", blocked_by=IMAGES if without else OURS)
@@ -233,7 +229,7 @@ def judge_unlisted(report: Any, host: Facts, seen: Seen) -> None:
     listed = {bare(uuid) for gpu in gpus_of(host) for uuid in (gpu.uuid, *gpu.slices) if uuid}
     for device in seen.devices:
         if device["uuid"] not in listed and device["ordinal"] in seen.kernels:
-            take(report, computation.judge(seen.kernels[device["ordinal"]], device["name"]))
+            report.take(computation.judge(seen.kernels[device["ordinal"]], device["name"]))
 
 
 def fitting(start: Start, driver: Cuda | None) -> tuple[Wheel, ...]:
@@ -260,9 +256,3 @@ def told_right(report: Any, kernel: computation.Kernel, card: Gpu) -> None:
     report.measure("kernel_s", kernel.kernel_s)
     report.measure("error_share", kernel.worst)
     report.limit("error_share", 1, "n u |A||B|, Higham, Accuracy and Stability of Numerical Algorithms, 3.1")
-
-
-def take(report: Any, finding: Finding | None) -> None:
-    """Put a finding, if there is one, into the report."""
-    if finding is not None:
-        report.bad(finding.pitfall, *finding.evidence, confidence=finding.confidence, **finding.params)

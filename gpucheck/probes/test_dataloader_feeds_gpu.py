@@ -8,7 +8,7 @@ Why it matters: locked memory, the device nodes and CUDA in a second process eac
 container above all, and the loader then blames the thread that pins or a worker that exited.
 Does not apply when: there is no NVIDIA GPU and nothing expects one, it is hidden on purpose, or torch is not installed.
 Cost and disturbance: ten seconds and one more a GPU; three contexts, about 1.5 GB, on each GPU meanwhile. A GPU with
-somebody's process on it is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+somebody's process on it is left alone (unable) unless --gpucheck-disturb=any.
 If it is bad: the finding names the cause behind the loader's message, where its words have one.
 """
 
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import gpu_turns, loader_faults
+from gpucheck.judgement import gpu_turns, loader_faults, packages
 from gpucheck.judgement.gpu_turns import Turns
-from gpucheck.loader_legs import WORKERS, judge, rule_out, stopped
+from gpucheck.loader_legs import WORKERS, judge, stopped
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, Unable, Unexplained
 
@@ -59,7 +59,7 @@ def test_dataloader_feeds_gpu(
     report: Report, host: Facts, child: Child, options: Options, gpu: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     """One GPU; the children that serve them all are asked once."""
-    rule_out(host)
+    packages.need(host, "torch")
     if host.known("torch.cuda_build") == "none":
         raise Unable("a torch with CUDA in it", blocked_by="cuda-available")
     cards, card = gpu_turns.place(host, gpu, options["disturb"])

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import loader_faults
-from gpucheck.loader_legs import EPOCHS, WORKERS, find, judge, rule_out, stopped, value
+from gpucheck.judgement import loader_faults, packages
+from gpucheck.loader_legs import EPOCHS, WORKERS, judge, stopped, value
 from gpucheck.process import Value
-from gpucheck.verdict import NotApplicable, Unable
+from gpucheck.verdict import NotApplicable, Unable, bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ FEW_DESCRIPTORS = 64
 
 def test_dataloader_spawn_safe(report: Report, host: Facts, child: Child, container: Containers) -> None:
     """Read by every start method; then under few descriptors; then after CUDA; then in a container."""
-    rule_out(host)
+    packages.need(host, "torch")
     for method, how in METHODS.items():
         with report.leg(method):
             args = {"start_methods": [method], "workers": WORKERS, "epochs": EPOCHS, **how}
@@ -89,7 +89,7 @@ def hold_batches(report: Report, child: Child) -> None:
         fault = loader_faults.Fault.parse(leg["fault"])
         if fault.pitfall() == "nofile-too-low":
             lines = (f"limit {used['soft']} (hard {used['hard']})", *fault.evidence())
-            find(report, "nofile-too-low", "descriptors", *lines, nofile=used["soft"])
+            report.take(bad("nofile-too-low", *lines, nofile=used["soft"]), label="descriptors")
             return
         stopped(report, "descriptors", fault)
         return
@@ -110,7 +110,7 @@ def fork_after_cuda(report: Report, host: Facts, child: Child) -> None:
     fault = loader_faults.Fault.parse(reported) if reported else None
     pitfall = fault.pitfall() if fault else None
     if fault and pitfall not in (None, "fork-after-cuda"):
-        find(report, "fork-after-cuda", "fork-after-cuda", *fault.evidence())
+        report.take(bad("fork-after-cuda", *fault.evidence()), label="fork-after-cuda")
     elif pitfall:
         report.saw("fork-after-cuda: refused in the worker with torch's own words, as it must be")
     else:
@@ -123,7 +123,7 @@ def in_container(report: Report, container: Containers) -> None:
     args = {"start_methods": methods, "workers": WORKERS, "epochs": EPOCHS, "persistent": True, "timeout_s": 60}
     reply = container("loader_epochs", args)
     if reply.ended.kind == "oom":
-        find(report, "host-oom", "container", f"the engine says OOMKilled: {reply.ended}", *last_words(reply))
+        report.take(bad("host-oom", f"the engine says OOMKilled: {reply.ended}", *last_words(reply)), label="container")
         return
     answer = value(reply, "in a container")
     for method in methods:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.loader_legs import BATCH, EPOCHS, WORKERS, ended_itself, judge, rule_out, value
+from gpucheck.judgement import packages
+from gpucheck.loader_legs import BATCH, EPOCHS, WORKERS, ended_itself, judge, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +43,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 def test_dataset_spawn_safe(report: Report, host: Facts, child: Child, dataset: OwnCode) -> None:
     """Read it by every start method, cold and capped."""
-    rule_out(host)
+    packages.need(host, "torch")
     report.limit("memory_bytes", dataset.memory_bytes, "a quarter of what is available, for each process")
     works = []
     for method, how in METHODS.items():

@@ -7,7 +7,7 @@ the rules alone decide.
 Why it matters: a wheel without code for a GPU imports, counts it, allocates on it, and fails at the first operation;
 with PTX alone the first run compiles for minutes. The usual advice, a newer wheel, is wrong where newer wheels dropped
 the GPU. Does not apply when: there is no NVIDIA GPU and nothing expects one, or torch is not installed.
-Cost and disturbance: half a second a GPU; a few MB on it for that time. A busy GPU is left alone (`unable, gpu-busy`).
+Cost and disturbance: half a second a GPU; a few MB on it for that time. A busy GPU is left alone (unable).
 If it is bad: the finding names the wheels that fit this GPU and this driver, or what to build.
 """
 
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, Fit, name_of, wheels_for
-from gpucheck.judgement import computation, presence, wheel
+from gpucheck.judgement import computation, packages, presence, wheel
 from gpucheck.judgement.computation import Kernel, Seen
+from gpucheck.judgement.driver_words import NO_IMAGE
 from gpucheck.judgement.initialisation import hidden_on_purpose
 from gpucheck.judgement.visibility import Gpu, bare
 from gpucheck.judgement.wheel import Installed
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.process import Reply
-    from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(
     subject="host", level="quick", essential=("images",), extra=("launch",), disturbs="none", deadline_s=60, cost_s=0.5
@@ -41,7 +41,6 @@ INIT_S = 15.0
 TORCH_S = 45.0
 KERNEL_S = 30.0
 STARTED_BY = "cuda-available"
-NO_IMAGE = (209, 222)
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +52,11 @@ def asked() -> dict[str, Reply]:
 def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, asked: dict[str, Reply]) -> None:
     """The host: capabilities that are expected, and that no GPU here has."""
     wanted = expected(host, options)
-    if (why := no_torch(host)) is not None:
-        raise why
+    packages.need(host, "torch")
     with report.leg("images"):
         seen = ask(child, asked, None)
         if (lacking := computation.cpu_only(seen.cuda_build, seen.version, best(wanted), seen.hip_build)) is not None:
-            take(report, lacking)
+            report.take(lacking)
             return
         installed = parse(seen)
         report.saw(str(installed))
@@ -74,8 +72,8 @@ def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str,
     """One GPU: the rules, then a launch."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
-        raise Unable(f"{card}: {why}", pitfall=computation.BUSY)
-    if (lack := no_torch(host) or hidden_on_purpose(host, card)) is not None:
+        raise Unable(f"{card}: {why}")
+    if (lack := packages.without(host, "torch") or hidden_on_purpose(host, card)) is not None:
         raise lack
     if card.capability is None:
         raise Unable(f"the capability of {card}", blocked_by=presence.PROBE)
@@ -104,14 +102,6 @@ def expected(host: Facts, options: Any) -> list[Capability]:
         raise absent
     source = options.profile.path or "no profile"
     raise NotApplicable("expect.capabilities", "no capability is expected beside those of the GPUs here", source)
-
-
-def no_torch(host: Facts) -> NotApplicable | None:
-    """Why there is no wheel to judge."""
-    torch = host["package.torch"]
-    if torch.why is not None or torch.value is not None:
-        return None
-    return NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
 
 
 def starts(child: Any, asked: dict[str, Reply]) -> bool:
@@ -146,7 +136,7 @@ def parse(seen: Seen) -> Installed:
 def judge(report: Any, installed: Installed, capability: Capability, driver: Cuda | None) -> None:
     """One capability by the rules: a finding, or evidence of how it runs."""
     finding = wheel.judge(installed, capability, driver)
-    take(report, finding)
+    report.take(finding)
     if finding is None:
         report.saw(f"{name_of(capability)}: {installed} {wheel.how(installed, capability, driver).value}")
 
@@ -172,7 +162,7 @@ def launched(report: Any, seen: Seen, card: Gpu, kernels: list[Kernel]) -> None:
         elif report.findings:
             report.saw(said)
         else:
-            take(report, computation.judge(kernel, str(card)))
+            report.take(computation.judge(kernel, str(card)))
 
 
 def version_of(host: Facts) -> Cuda | None:
@@ -184,9 +174,3 @@ def version_of(host: Facts) -> Cuda | None:
 def best(wanted: list[Capability]) -> Any:
     """The published wheels for the first capability."""
     return wheels_for(wanted[0], machine=platform.machine())
-
-
-def take(report: Any, finding: Finding | None) -> None:
-    """Put a finding, if there is one, into the report with its own weight."""
-    if finding is not None:
-        report.findings.append(finding)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.judgement import onnx_drift, own_code
-from gpucheck.loader_legs import ended_itself, find
+from gpucheck.loader_legs import ended_itself
 from gpucheck.onnx_legs import CPU, compare, exported, judge, rule_out
-from gpucheck.verdict import Unable
+from gpucheck.verdict import Unable, bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def export(report: Report, child: Child, exporter: str, model: OwnCode, folder: 
 
 def raised(report: Report, label: str, told: str, model: OwnCode) -> None:
     """An exception of the model's own, before an exporter had a part in it."""
-    find(report, own_code.RAISES, label, told, **own_code.at_loading(model, told))
+    report.take(bad(own_code.RAISES, told, **own_code.at_loading(model, told)), label=label)
 
 
 def weigh(report: Report, refused: Mapping[str, str], model: OwnCode) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import computation, nccl_plan, nccl_seen, presence
+from gpucheck.judgement import nccl_plan, nccl_seen, presence
 from gpucheck.judgement.nccl_log import Way
 from gpucheck.judgement.nccl_plan import RUN_S, Cards, Plan
 from gpucheck.judgement.nccl_seen import End, Seen, took
@@ -81,7 +81,7 @@ def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str
     cards = nccl_plan.cards_of(host, options["disturb"])
     card = Gpu.parse(gpu)
     if (left := cards.why_not(card)) is not None:
-        raise Unable(f"{card}: {left.why}", pitfall=computation.BUSY if left.is_busy else None)
+        raise Unable(f"{card}: {left.why}")
     with report.leg("alone"):
         one = each_alone(cards, child, asked)[cards.free.index(card)]
         report.saw(f"world size 1: {one}")
@@ -92,7 +92,7 @@ def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str
 def each_alone(cards: Cards, child: Any, asked: dict[str, Any]) -> list[Seen]:
     """What each free GPU came to in a world of its own; asked once. Raises Unable when there is none, or no torch."""
     if not cards.free:
-        raise Unable("a GPU that may be touched", *map(str, cards.left_out), pitfall=computation.BUSY)
+        raise Unable("a GPU that may be touched", *map(str, cards.left_out))
     if "alone" not in asked:
         plan = nccl_plan.by_itself(len(cards.free), cards.visible)
         asked["alone"] = child(PAYLOAD, plan.args, deadline_s=RUN_S + MARGIN_S)
@@ -153,6 +153,7 @@ class Look:
         self.report, self.host, self.child, self.container = report, host, child, container
         self.visible, self.gpus, self.version = cards.visible, len(cards.free), version
         self.sizes = sorted(size_bytes(size) for size in sizes if size != "host")
+        self.hosts_own = "host" in sizes
         self.plan = nccl_plan.sweep(self.gpus, version, self.visible)
         self.need = Need(max(nccl_plan.LEAST, self.gpus))
         self.tried: dict[int, Seen] = {}
@@ -175,8 +176,10 @@ class Look:
         reply = self.child(PAYLOAD, plan.args, deadline_s=RUN_S + MARGIN_S, **how)
         return nccl_seen.seen(answer_of(reply, plan.words), RUN_S)
 
-    def run_privately(self, plan: Plan, size: int) -> Seen:
-        """The same; in this host's own /dev/shm where the kernel refuses namespaces."""
+    def run_privately(self, plan: Plan, size: int | None) -> Seen:
+        """The same; in this host's own /dev/shm, too, where the kernel refuses namespaces."""
+        if size is None:
+            return self.run(plan, None)
         reply = self.child(PAYLOAD, plan.args, deadline_s=RUN_S + MARGIN_S, shm_bytes=size)
         if reply.refusal:
             self.report.saw(
@@ -223,10 +226,12 @@ class Look:
                 self.report.measure("shm_taken_bytes", seen.peak_bytes)
             if seen.end is End.HANG or (seen.works and not self.report.deep):
                 break
-        self.swept = True
+        self.swept = bool(self.sizes)
+        if self.hosts_own:
+            self.in_own()
 
     def in_own(self) -> None:
-        """Where there is no other, in this host's own /dev/shm."""
+        """In this host's own /dev/shm: where it is named as a size, or there is no other."""
         seen = self.run(self.plan, None)
         self.believe("own /dev/shm", seen)
         if not seen.works:
@@ -241,33 +246,45 @@ class Look:
             raise Unexplained(f"{where}: {seen}", "\n".join(seen.details), *seen.details)
 
     def in_container(self) -> None:
-        """In real containers, with the GPUs' nodes alone: the size that must fail and the smallest that works."""
-        label = self.container.engine.label
-        devices = (*(self.host.known("gpu.nodes") or ()), *(self.host.known("gpu.control_nodes") or ()))
+        """In real containers the size that must fail and the smallest that works, and in the host's own if named."""
         for size in self.sizes if self.smallest is None else dict.fromkeys((self.sizes[0], self.smallest)):
-            reply = self.container(PAYLOAD, self.plan.args, shm_bytes=size, devices=devices)
-            seen = nccl_seen.seen(answer_of(reply, f"container ({label})"), RUN_S)
-            self.believe(f"{label} --shm-size={size_text(size)}", seen)
+            seen = self.contained(f"--shm-size={size_text(size)}", shm_bytes=size)
             self.tried.setdefault(size, seen)
             if seen.works:
                 self.smallest = self.smallest or size
-                return
-        self.swept = True
+                break
+        self.swept = bool(self.sizes)
+        if self.hosts_own and not (seen := self.contained("--ipc=host", ipc="host")).works:
+            accuse(self.report, seen, f"{self.plan.words}, container with --ipc=host", self.need)
+
+    def contained(self, flag: str, **how: Any) -> Seen:
+        """The sweep's ranks in one container, with the GPUs' nodes alone."""
+        label = self.container.engine.label
+        devices = (*(self.host.known("gpu.nodes") or ()), *(self.host.known("gpu.control_nodes") or ()))
+        reply = self.container(PAYLOAD, self.plan.args, devices=devices, **how)
+        seen = nccl_seen.seen(answer_of(reply, f"container ({label})"), RUN_S)
+        self.believe(f"{label} {flag}", seen)
+        return seen
+
+    @property
+    def largest(self) -> tuple[int | None, str]:
+        """The largest size that was named, and in words; None: this host's own."""
+        return (self.sizes[-1], size_text(self.sizes[-1])) if self.sizes else (None, "own /dev/shm")
 
     def all_gpus(self) -> None:
         """All GPUs at once in the largest size."""
         plan = nccl_plan.everybody(self.gpus, self.visible)
-        largest = self.sizes[-1]
-        seen = self.run_privately(plan, largest)
-        self.report.saw(f"{plan.words}, {size_text(largest)}: {seen}{took(seen)}")
+        size, words = self.largest
+        seen = self.run_privately(plan, size)
+        self.report.saw(f"{plan.words}, {words}: {seen}{took(seen)}")
         if not seen.works:
-            accuse(self.report, seen, f"{plan.words}, {size_text(largest)}", self.need)
+            accuse(self.report, seen, f"{plan.words}, {words}", self.need)
 
     def pairs(self) -> None:
         """Every two GPUs, in the largest size; the pairs that failed are named."""
         for devices in nccl_plan.pairs(self.gpus):
             plan = nccl_plan.sweep(self.gpus, self.version, self.visible, devices)
-            seen = self.run_privately(plan, self.sizes[-1])
+            seen = self.run_privately(plan, self.largest[0])
             self.report.saw(f"{plan.words}: {seen}")
             if not seen.works:
                 accuse(self.report, seen, plan.words, self.need)
@@ -279,8 +296,7 @@ class Look:
         if self.hung is not None:
             self.accuse_peer_access(self.hung)
         if self.swept and self.smallest is None:
-            finding = nccl_seen.no_size_works(self.tried, self.plan.need, self.need)
-            self.report.bad(finding.pitfall, *finding.evidence, **finding.params)
+            self.report.take(nccl_seen.no_size_works(self.tried, self.plan.need, self.need))
         elif self.smallest is not None:
             self.report.saw(f"smallest of those tried in which NCCL works: {size_text(self.smallest)}")
         nccl = f"NCCL {self.version} on {self.need.ranks} ranks"

@@ -8,7 +8,7 @@ lists it all the same; and TF32 or a kernel for another architecture changes num
 Does not apply when: there is no NVIDIA GPU and nothing expects one, it is hidden on purpose, or torch, onnx or
 onnxruntime-gpu is not installed.
 Cost and disturbance: ten seconds, and two more a GPU; one context, about 1 GB, on each GPU meanwhile. A GPU with
-somebody's process on it is left alone (`unable, gpu-busy`) unless --gpucheck-disturb=any.
+somebody's process on it is left alone (unable) unless --gpucheck-disturb=any.
 If it is bad: the finding has ONNX Runtime's own words about the provider that it did not load.
 """
 
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import gpu_turns, tolerance
+from gpucheck.judgement import gpu_turns, packages, tolerance
 from gpucheck.judgement.gpu_turns import Turns
 from gpucheck.onnx_legs import answered, export, judge, rule_out, sort_out
 from gpucheck.process import Failure, Value
-from gpucheck.verdict import NotApplicable, Unexplained
+from gpucheck.verdict import Unexplained
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,6 @@ pytestmark = pytest.mark.probe(
 )
 MODELS = ("onnx_models:conv_norm", "onnx_models:transformer", "onnx_models:lstm")
 CUDA = "CUDAExecutionProvider"
-PACKAGE = "onnxruntime-gpu"
 ALL_S = 120.0
 
 
@@ -64,9 +63,7 @@ def test_onnx_matches_torch_on_gpu(
 ) -> None:
     """One GPU; exports are made, and the child that serves all GPUs is asked, once."""
     rule_out(host)
-    runtime = host[f"package.{PACKAGE}"]
-    if runtime.is_known and runtime.value is None:
-        raise NotApplicable(f"package.{PACKAGE}", f"{PACKAGE} is not installed", runtime.source)
+    packages.need(host, "onnxruntime-gpu", extra="")
     cards, card = gpu_turns.place(host, gpu, options["disturb"])
     with report.leg("cuda"):
         if not shared.made:

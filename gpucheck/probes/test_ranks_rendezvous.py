@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck.judgement import rendezvous
+from gpucheck.judgement import packages, rendezvous
 from gpucheck.judgement.rendezvous import Place, Try
 from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.process import Reply
-    from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(
     subject="host",
@@ -49,11 +48,9 @@ OPEN_PORTS = 65536
 
 def test_ranks_rendezvous(report: Any, host: Facts, child: Any, container: Any) -> None:
     """The probe."""
-    torch = host["package.torch"]
-    if torch.why is None and torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    packages.need(host, "torch")
     for finding in rendezvous.variables(host):
-        take(report, finding)
+        report.take(finding)
     with report.leg("endpoint"):
         at_endpoint(report, host, child)
     with report.leg("local-http"):
@@ -72,7 +69,7 @@ def at_endpoint(report: Any, host: Facts, child: Any) -> None:
     port = host.known("env.MASTER_PORT") or str(PORT)
     for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)):
         if (finding := rendezvous.stray(name, value)) is not None:
-            take(report, finding)
+            report.take(finding)
             return
     if not port.isdecimal() or not 0 < int(port) < OPEN_PORTS:
         raise Unable(f"a port: MASTER_PORT is {port!r}")
@@ -81,7 +78,7 @@ def at_endpoint(report: Any, host: Facts, child: Any) -> None:
         raise Unable(f"the addresses of {address}: the resolver did not answer")
     place = Place.parse(address, int(port), value_of(reply, f"where {address} leads"))
     report.saw(f"the endpoint of the environment: {place}")
-    take(report, rendezvous.of_place(place, is_first_node=is_first(host)))
+    report.take(rendezvous.of_place(place, is_first_node=is_first(host)))
 
 
 def is_first(host: Facts) -> bool:
@@ -124,7 +121,7 @@ def on_host(report: Any, host: Facts, child: Any) -> None:
     finding = rendezvous.cause(host, tried)
     if finding is None:
         raise Unexplained("torchrun did not bring its ranks together", tried.errors, *tried.lines())
-    take(report, finding)
+    report.take(finding)
     if finding.pitfall == "hostname-unresolvable":
         again = Try.parse(
             value_of(ask("ranks_gloo", {"local_addr": "localhost", "limit_s": RETRY_S}, warm=False), "torchrun")
@@ -150,9 +147,3 @@ def judge_ranks(report: Any, tried: Try, where: str) -> None:
     else:
         sums = ", ".join(f"rank {rank['rank']}: {rank['sum']:g}" for rank in tried.ranks)
         report.bad("wrong-numbers", f"two ranks {where}: the sum of 1 and 2 is {sums}")
-
-
-def take(report: Any, finding: Finding | None) -> None:
-    """Put a finding, if there is one, into the report."""
-    if finding is not None:
-        report.findings.append(finding)

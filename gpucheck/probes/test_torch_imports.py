@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck.judgement import computation
+from gpucheck.judgement import computation, packages
 from gpucheck.replies import import_of_torch
-from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
@@ -30,15 +29,12 @@ pytestmark = pytest.mark.probe(subject="host", essential=("import",), disturbs="
 
 def test_torch_imports(report: Report, host: Facts, child: Child) -> None:
     """Import it and say how that ended."""
-    torch = host["package.torch"]
-    if not torch.is_known:
-        raise Unable(f"whether torch is installed: {torch.why}")
-    if torch.value is None:
-        raise NotApplicable("package.torch", "torch is not installed: extra `torch`", torch.source)
+    packages.must_know(host, "torch")
+    packages.need(host, "torch")
     with report.leg("import"):
         told = import_of_torch(child)
         if (finding := computation.import_fault(told)) is not None:
-            report.bad(finding.pitfall, *finding.evidence, confidence=finding.confidence, **finding.params)
+            report.take(finding)
             return
         report.measure("import_s", told["import_s"])
         report.saw(f"torch {told['version']} was imported in {told['import_s']:.1f} s")

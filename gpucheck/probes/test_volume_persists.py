@@ -14,10 +14,7 @@ If it is bad: mount a volume on exactly the path that the job writes, with an ow
 from __future__ import annotations
 
 import secrets
-import time
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,9 +25,13 @@ from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, Unable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
-    from gpucheck.judgement.volume_seen import Fault, Wanted
+    from gpucheck.fixtures import Child, Containers
+    from gpucheck.judgement.volume_seen import Wanted
+    from gpucheck.profile import Options
+    from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
     subject="engine",
@@ -51,12 +52,21 @@ OTHER = "20000:20000"
 WITH_MOUNTS_BELOW = "/dev"
 SUFFIX = ".persist"
 STALE_S = 6 * 3600
+LOOK_S = 10.0
+NOT_THERE = ("ENOENT", "ENOTDIR")
 
 
-def test_volume_persists(report: Any, options: Any, container: Any, volume: Any, scratch_folder: Path) -> None:
+def test_volume_persists(
+    report: Report,
+    options: Options,
+    child: Child,
+    container: Containers,
+    volume: Callable[[], tuple[str, str]],
+    scratch_folder: Path,
+) -> None:
     """The probe."""
-    look = Look(report, container)
-    wanted = look.sources([seen.Wanted.parse(text) for text in options.profile.expect.get("binds", ())])
+    look = Look(report, child, container)
+    wanted = [seen.Wanted.parse(text) for text in options.profile.expect.get("binds", ())]
     with report.leg("named-volume"):
         look.at_volume(*volume())
     with report.leg("bind-mount"):
@@ -86,8 +96,8 @@ class Kept:
 class Look:
     """What was seen so far, and the ways to see more."""
 
-    def __init__(self, report: Any, container: Any) -> None:
-        self.report, self.container = report, container
+    def __init__(self, report: Report, child: Child, container: Containers) -> None:
+        self.report, self.child, self.container = report, child, container
         self.kept: list[Kept] = []
         self.layer: list[Mapping[str, Any]] = []
 
@@ -104,10 +114,6 @@ class Look:
     def user(self) -> str | None:
         """Who writes to the invoking user's folders: that user, who is root in the namespace of a rootless engine."""
         return ROOT if self.container.engine.hello.rootless else None
-
-    def find(self, fault: Fault) -> None:
-        """A fault as a finding."""
-        self.report.bad(fault.pitfall, *fault.evidence)
 
     # Legs
 
@@ -133,13 +139,13 @@ class Look:
         folders = [folder, *([beside] if beside else [])]
         wrote = self.ask(*({**write, "folder": place} for place in folders), **how)
         if fault := seen.written(what, wrote[0]):
-            self.find(fault)
+            self.report.take(fault)
             return
         tasks = [{**read, "folder": place} for place in folders]
         answers = self.ask(*tasks, *([{"do": "remove", "name": name, "folder": folder}] if remove else []), **how)
         self.layer = [wrote[1], answers[1]] if beside else self.layer
         if fault := seen.read_back(what, wrote[0], answers[0]):
-            self.find(fault)
+            self.report.take(fault)
             return
         self.kept.append(Kept(what, how, folder, name, wrote[0]))
         size = f"{SIZE_BYTES >> 20} MiB"
@@ -158,7 +164,7 @@ class Look:
         answers = self.ask(*tasks, **how, user=OTHER)
         for kept, read, attempt in zip(self.kept, answers[::2], answers[1::2], strict=True):
             if fault := seen.read_back(f"{kept.what}, another uid", kept.wrote, read):
-                self.find(fault)
+                self.report.take(fault)
                 continue
             top = attempt["mounts"][0]
             may = "may write there too" if top["wrote"] else f"may not write there ({top['refused']})"
@@ -205,31 +211,31 @@ class Look:
 
     # What the profile expects
 
-    def sources(self, wanted: list[Wanted]) -> list[Wanted]:
-        """Those that exist; of another one the engine would make an empty folder that belongs to root."""
-        for bind in wanted:
-            if not Path(bind.source).exists():
-                said = f"{bind.source} (profile, [expect] binds): no such file or folder"
-                self.report.bad("bind-source-missing", said, source=bind.source)
-        return [bind for bind in wanted if Path(bind.source).exists()]
-
     def at_expected(self, wanted: list[Wanted]) -> None:
         """Each bind as jobs will use it."""
         for bind in wanted:
+            if not self.is_there(bind):
+                continue
             if bind.read_only:
                 if open_ := seen.writable_below(self.tried(bind.source)):
                     self.report.bad("readonly-not-recursive", *(f"{bind.source} bound :ro, {line}" for line in open_))
                 else:
                     self.report.saw(f"{bind.source} bound :ro refuses writes at its top and below")
                 continue
-            sweep(Path(bind.source))
             how = {"binds": (Bind(bind.source, BIND, read_only=False),), "user": self.user(), "cap_add": AS_ROOT_MAY}
             self.round_trip(bind.source, BIND, how, remove=True)
 
+    def is_there(self, bind: Wanted) -> bool:
+        """Whether its source exists: of another one the engine would make an empty folder that belongs to root.
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed run left in a folder of the user's, once it is certainly nobody's."""
-    for file in folder.glob(f"gpucheck-*{SUFFIX}*"):
-        with suppress(OSError):
-            if time.time() - file.stat().st_mtime > STALE_S:
-                file.unlink()
+        Looked at in a child, because a server that is gone would never answer. What killed runs left in a folder that
+        jobs write to is removed, once it is certainly nobody's.
+        """
+        left = None if bind.read_only else f"gpucheck-*{SUFFIX}*"
+        args = {"path": bind.source, "left": left, "older_s": STALE_S}
+        reply = self.child("bind_source", args, warm=False, deadline_s=LOOK_S)
+        error = value_of(reply, f"{bind.source} (profile, [expect] binds)")["error"]
+        if error in NOT_THERE:
+            said = f"{bind.source} (profile, [expect] binds): no such file or folder ({error})"
+            self.report.bad("bind-source-missing", said, source=bind.source)
+        return error not in NOT_THERE

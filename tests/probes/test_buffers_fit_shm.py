@@ -187,12 +187,15 @@ def test_a_queue_that_loses_a_batch_although_there_is_room_is_its_own_finding() 
 
 
 def test_with_torch_real_batches_are_sent_too() -> None:
-    """The tensors' leg ran, beside as much as the rest of the job takes."""
+    """The tensors' leg ran, beside as much as the rest of the job takes. Without a size no sweep is told of."""
     pytest.importorskip("torch")
     options = {"level": "default", "shm": "host"}
     result = judged(tmpfs("1g"), facts={"package.torch": "2.13.0"}, preload=["torch"], options=options)
     assert result["verdict"] == "ok", result
-    assert "own-tensors" in result["legs"]
+    assert result["legs"] == ["own-shm", "own-tensors"]
+    assert {"sizes": "no size is named but the host's own"}.items() <= {
+        missed["leg"]: missed["why"] for missed in result["not_run"]
+    }.items()
     assert "4 batches of 18.4 MiB through a torch" in text(result)
 
 

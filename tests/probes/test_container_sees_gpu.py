@@ -360,7 +360,8 @@ def test_a_driver_that_does_not_start_is_another_probes_finding(children: Childr
 
 def test_no_gpu_is_not_applicable_and_asks_no_engine(children: Children) -> None:
     """A known absence; the engine is not even opened."""
-    bare = {"gpu.pci": [], "gpu.expected": [], "gpu.nodes": [], "machine.container": "none"}
+    names = ("gpu.pci", "gpu.expected", "gpu.nodes", "gpu.hidden_by")
+    bare: dict[str, Any] = {"machine.container": "none", **{name: [] for name in names}}
     assert judged(children, None, bare).verdict is Verdict.NOT_APPLICABLE
 
 

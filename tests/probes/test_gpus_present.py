@@ -190,6 +190,7 @@ def test_a_node_without_a_gpu_behind_it_is_missing_its_gpu(plant: Any) -> None:
         ("none", True, "driver-not-loaded"),
         ("nouveau", False, "nouveau-bound"),
         ("nouveau", True, "nouveau-bound"),
+        ("nova-core", True, "nouveau-bound"),
     ],
 )
 def test_causes_of_an_undriven_gpu_are_told_apart(plant: Any, driver: str, pitfall: str, *, installed: bool) -> None:

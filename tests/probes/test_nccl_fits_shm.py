@@ -280,6 +280,22 @@ def test_with_more_than_two_gpus_all_of_them_are_tried_once(children: Children) 
     assert f"need of NCCL 2.30.7 on 3 ranks: {Need(3)}" in text(result)
 
 
+def test_the_hosts_own_dev_shm_is_tried_where_it_is_named(children: Children) -> None:
+    """`--gpucheck-shm host`: no size is swept, and each leg that wants one takes place in the host's own."""
+    child = Played(children, SEGMENTS="1")
+    result = judged(child, gpus(3), shm="host")
+    assert result.verdict is Verdict.OK, text(result)
+    assert {"sizes", "all-gpus"} <= set(result.legs)
+    assert "SHM forced, own /dev/shm: 4457472 numbers right" in text(result)
+    assert [asked.get("shm_bytes") for asked in child.asked[2:]] == [None, None]
+
+
+def test_what_stops_the_ranks_in_the_hosts_own_dev_shm_is_a_finding(children: Children) -> None:
+    """As in any size."""
+    result = judged(Played(children, SEGMENTS="1", PLAYED="wrong"), gpus(2), shm="host")
+    assert found(result) == [("wrong-numbers", "bad")]
+
+
 def test_in_the_level_deep_every_pair_is_tried(children: Children) -> None:
     """Each pair of three GPUs, by the devices given to the ranks."""
     child = Played(children, SEGMENTS="1")
@@ -366,7 +382,8 @@ def test_slices_of_mig_get_no_ranks(children: Children) -> None:
 def test_no_gpu_or_no_torch_is_not_applicable(children: Children) -> None:
     """Known facts rule it out, and nothing is run."""
     child = Played(children)
-    bare = {"gpu.pci": [], "gpu.expected": [], "gpu.nodes": [], "machine.container": "none"}
+    names = ("gpu.pci", "gpu.expected", "gpu.nodes", "gpu.hidden_by")
+    bare: dict[str, Any] = {"machine.container": "none", **{name: [] for name in names}}
     assert judged(child, bare).verdict is Verdict.NOT_APPLICABLE
     assert judged(child, {**gpus(2), "package.torch": None}).verdict is Verdict.NOT_APPLICABLE
     assert child.asked == []
@@ -472,7 +489,10 @@ def test_in_a_container_each_end_is_named_within_the_deadline(
 
 
 def test_the_containers_leg_tries_the_size_that_must_fail_and_the_smallest(container: Any, children: Children) -> None:
-    """The leg itself, with the played ranks: 64m has no space, 128m works; GPUs' nodes are asked for by name."""
+    """The leg itself, with the played ranks: 64m has no space, 128m works, and so does the host's own, which is named.
+
+    GPUs' nodes are asked for by name.
+    """
     devices: list[Any] = []
 
     class InContainer:
@@ -484,11 +504,12 @@ def test_the_containers_leg_tries_the_size_that_must_fail_and_the_smallest(conta
             told = {**args, "env": env, "worker": "/played/played_ranks.py", "limit_s": LIMIT_S}
             return container(payload, told, binds=(Bind(str(DATA), "/played"),), **how)
 
-    result = judged(Played(children), gpus(2), container=InContainer())
+    result = judged(Played(children), gpus(2), container=InContainer(), shm="64m,128m,host")
     assert result.verdict is Verdict.OK, text(result)
     assert "--shm-size=64m: rank" in text(result)
     assert "--shm-size=128m: 4457472 numbers right" in text(result)
-    assert devices == [("/dev/nvidia0", "/dev/nvidia1")] * 2
+    assert "--ipc=host: 4457472 numbers right" in text(result)
+    assert devices == [("/dev/nvidia0", "/dev/nvidia1")] * 3
 
 
 # -------------------------------------------------------------------------------------- as typed

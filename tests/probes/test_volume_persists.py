@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpucheck import owner, scratch
 from gpucheck.engine import Bind, VolumeMount
 from gpucheck.judgement.volume_seen import Wanted, writable_below, written
+from gpucheck.process import Children, Ended, NoAnswer, Reply
 from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Result, Unable
 
@@ -40,7 +42,15 @@ def new_report() -> Any:
     return drive.new_report(PROBE, "volume-persists", "default")
 
 
-def judged(container: Any, folder: Path) -> Result:
+@pytest.fixture(scope="module")
+def child() -> Iterator[Any]:
+    """Runs payloads of this Python on the host."""
+    here = owner.this_run()
+    with scratch.folder(here) as folder, Children(here.run, folder) as children:
+        yield children.run
+
+
+def judged(child: Any, container: Any, folder: Path) -> Result:
     """The whole probe's result."""
     report = new_report()
     made: list[str] = []
@@ -51,7 +61,7 @@ def judged(container: Any, folder: Path) -> Result:
         return name, place
 
     try:
-        PROBE.test_volume_persists(report, drive.options_of({}, {}), container, make, folder)
+        PROBE.test_volume_persists(report, drive.options_of({}, {}), child, container, make, folder)
     finally:
         for name in made:
             container.engine.remove_volume(name, container.deadline)
@@ -59,11 +69,10 @@ def judged(container: Any, folder: Path) -> Result:
     return result
 
 
-def expected(container: Any, *binds: str) -> Any:
+def expected(child: Any, container: Any, *binds: str) -> Any:
     """What the probe's last leg reports of binds that a profile expects."""
     report = new_report()
-    look = PROBE.Look(report, container)
-    look.at_expected(look.sources([Wanted.parse(bind) for bind in binds]))
+    PROBE.Look(report, child, container).at_expected([Wanted.parse(bind) for bind in binds])
     return report
 
 
@@ -94,9 +103,11 @@ def disk(tmp_path: Path) -> Iterator[Any]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_volumes_that_persist_are_told_with_owner_room_and_file_system(container: Any, tmp_path: Path) -> None:
+def test_volumes_that_persist_are_told_with_owner_room_and_file_system(
+    child: Any, container: Any, tmp_path: Path
+) -> None:
     """Named volume, bind mount and another uid ran; the writable layer's loss is shown and is no finding."""
-    result = judged(container, tmp_path)
+    result = judged(child, container, tmp_path)
     assert pitfalls(result) == [], text(result)
     assert result.verdict.value in ("ok", "degraded")
     assert {"named-volume", "bind-mount", "other-uid", "writable-layer"} <= set(result.legs)
@@ -109,16 +120,16 @@ def test_volumes_that_persist_are_told_with_owner_room_and_file_system(container
     assert "the file that was written there is gone with its container" in seen
 
 
-def test_without_an_engine_it_does_not_apply(tmp_path: Path) -> None:
+def test_without_an_engine_it_does_not_apply(child: Any, tmp_path: Path) -> None:
     """The known fact is the reason, and nothing is ok."""
-    result = judged(drive.NoEngine(), tmp_path)
+    result = judged(child, drive.NoEngine(), tmp_path)
     assert result.verdict.value == "not-applicable"
     assert result.because is not None
     assert result.because.value == "no container engine installed"
 
 
 @needs_root
-def test_a_volume_in_memory_loses_its_data_between_two_containers(container: Any) -> None:
+def test_a_volume_in_memory_loses_its_data_between_two_containers(child: Any, container: Any) -> None:
     """A local volume with `type=tmpfs` is unmounted with its last container: what was written is gone."""
     docker = pytest.importorskip("docker")
     client = docker.DockerClient(base_url=container.engine.url)
@@ -126,7 +137,7 @@ def test_a_volume_in_memory_loses_its_data_between_two_containers(container: Any
     volume = client.volumes.create(driver_opts=options, labels=container.engine.owner.labels())
     report = new_report()
     try:
-        PROBE.Look(report, container).at_volume(volume.name, "in memory")
+        PROBE.Look(report, child, container).at_volume(volume.name, "in memory")
     finally:
         volume.remove(force=True)
         client.close()
@@ -135,20 +146,20 @@ def test_a_volume_in_memory_loses_its_data_between_two_containers(container: Any
 
 
 @needs_root
-def test_a_full_disk_is_found_and_nothing_is_left_on_it(container: Any, disk: Any) -> None:
+def test_a_full_disk_is_found_and_nothing_is_left_on_it(child: Any, container: Any, disk: Any) -> None:
     """Four MiB do not hold eight; the part that was written is removed."""
     folder = disk("models", "size=4m")
-    result = expected(container, f"{folder}:/models")
+    result = expected(child, container, f"{folder}:/models")
     assert pitfalls(result) == ["disk-full"]
     assert "ENOSPC" in text(result)
     assert list(folder.iterdir()) == []
 
 
 @needs_root
-def test_a_disk_that_was_remounted_read_only_is_not_writable(container: Any, disk: Any) -> None:
+def test_a_disk_that_was_remounted_read_only_is_not_writable(child: Any, container: Any, disk: Any) -> None:
     """As after an I/O error: the step and the file system are named."""
     folder = disk("models", "size=64m,ro")
-    result = expected(container, f"{folder}:/models")
+    result = expected(child, container, f"{folder}:/models")
     assert pitfalls(result) == ["volume-not-writable"]
     assert "create: Read-only file system (EROFS)" in text(result)
 
@@ -169,7 +180,7 @@ def test_a_fresh_volume_belongs_to_root_and_says_so_to_others(container: Any) ->
     assert "owner 0:0, mode 0755" in fault.evidence[1]
 
 
-def test_a_bind_that_is_expected_and_healthy_is_left_as_it_was(container: Any, tmp_path: Path) -> None:
+def test_a_bind_that_is_expected_and_healthy_is_left_as_it_was(child: Any, container: Any, tmp_path: Path) -> None:
     """The round trip leaves nothing in the user's folder, also not what a killed run left there long ago."""
     models = tmp_path / "models"
     models.mkdir()
@@ -177,26 +188,43 @@ def test_a_bind_that_is_expected_and_healthy_is_left_as_it_was(container: Any, t
     stale = models / "gpucheck-01AAAA-00000000.persist"
     stale.write_text("x")
     os.utime(stale, (1, 1))
-    result = expected(container, f"{models}:/models")
+    result = expected(child, container, f"{models}:/models")
     assert pitfalls(result) == [], text(result)
     assert f"{models}: 8 MiB written and synced in one container, equal in the next" in text(result)
     assert [path.name for path in models.iterdir()] == ["epoch_1.pt"]
 
 
-def test_the_profiles_binds_reach_the_probe(tmp_path: Path) -> None:
+def test_the_profiles_binds_reach_the_probe(child: Any, tmp_path: Path) -> None:
     """Whatever the engine, a source that does not exist is found."""
     options = drive.options_of({}, {"binds": [f"{tmp_path / 'nothing'}:/data"]})
     report = new_report()
     no_engine = drive.NoEngine()
-    PROBE.test_volume_persists(report, options, no_engine, lambda: no_engine.engine, tmp_path)
+    PROBE.test_volume_persists(report, options, child, no_engine, lambda: no_engine.engine, tmp_path)
     assert pitfalls(report) == ["bind-source-missing"]
     assert report.result().verdict.value == "bad"
 
 
-def test_a_source_that_does_not_exist_is_caught_before_the_engine_makes_it(container: Any, tmp_path: Path) -> None:
+def test_a_source_whose_server_is_gone_leaves_that_leg_undecided(tmp_path: Path) -> None:
+    """Looking at it never comes back: it is done in a child, by a deadline, and the path is named."""
+    options = drive.options_of({}, {"binds": [f"{tmp_path}:/data"]})
+    report, no_engine = new_report(), drive.NoEngine()
+
+    def hangs(_: str, args: dict[str, Any], **__: Any) -> Any:
+        return Reply(NoAnswer(), Ended("abandoned", where=(f"{args['path']}: state D",)))
+
+    PROBE.test_volume_persists(report, options, hangs, no_engine, lambda: no_engine.engine, tmp_path)
+    (missed,) = [missed for missed in report.missed if missed.leg == "expected-binds"]
+    assert str(tmp_path) in missed.why
+    assert "did not die when killed" in missed.why
+    assert report.findings == []
+
+
+def test_a_source_that_does_not_exist_is_caught_before_the_engine_makes_it(
+    child: Any, container: Any, tmp_path: Path
+) -> None:
     """The finding names the path, and no folder that belongs to root appears there."""
     missing = tmp_path / "imagenet"
-    result = expected(container, f"{missing}:/data:ro")
+    result = expected(child, container, f"{missing}:/data:ro")
     assert pitfalls(result) == ["bind-source-missing"]
     assert str(missing) in text(result)
     assert not missing.exists()
@@ -208,11 +236,13 @@ def test_a_source_that_does_not_exist_is_caught_before_the_engine_makes_it(conta
 
 @needs_root
 @pytest.mark.skipif(not hasattr(Bind, "recursive"), reason="the adapter does not bind recursively")
-def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(container: Any, tmp_path: Path, disk: Any) -> None:
+def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(
+    child: Any, container: Any, tmp_path: Path, disk: Any
+) -> None:
     """Before Engine 25 the mount below stays writable: found. Since then it must be refused: told."""
     dataset = tmp_path / "imagenet"
     disk("imagenet/shard", "size=4m,mode=1777")
-    result = expected(container, f"{dataset}:/data:ro")
+    result = expected(child, container, f"{dataset}:/data:ro")
     if int(container.engine.hello.version.partition(".")[0]) < RECURSIVE_SINCE:
         assert pitfalls(result) == ["readonly-not-recursive"]
         assert f"{dataset} bound :ro, shard (tmpfs): a file could be created" in text(result)

@@ -54,7 +54,7 @@ def test_a_single_gpu_is_not_asked_twice() -> None:
 
 
 def test_a_gpu_in_use_is_left_alone() -> None:
-    """Somebody's process on it: unable, gpu-busy."""
+    """Somebody's process on it: unable."""
     busy = nvml_gpu(0, processes=[{"pid": 7}])
     with pytest.raises(Unable, match="pid 7"):
         gpu_turns.place(facts({"package.torch": "2"}, gpus=[busy]), busy, "idle")

@@ -74,6 +74,7 @@ def judged(code: int | None, changes: dict[str, Any], gpus: list[dict[str, Any]]
             id="803 by a link into a compat folder",
         ),
         pytest.param(100, {"gpu.pci": NOUVEAU}, {}, "nouveau-bound", id="100, nouveau"),
+        pytest.param(100, {"gpu.pci": [NOUVEAU[0] | {"driver": "nova"}]}, {}, "nouveau-bound", id="100, nova"),
         pytest.param(100, UNBOUND, {}, "driver-not-loaded", id="100, not loaded"),
         pytest.param(
             100,

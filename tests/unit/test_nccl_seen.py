@@ -109,6 +109,13 @@ def test_the_first_rank_that_died_is_the_cause() -> None:
     assert seen(answer(later, first), LIMIT_S).words.startswith("rank 1")
 
 
+def test_a_rank_that_told_its_failure_may_live_on() -> None:
+    """One that does not die of SIGKILL has no end; one that ended before it is the cause."""
+    alive = failure(0, "RuntimeError", "CUDA error: unspecified launch failure", gone_s=None)
+    assert seen(answer(alive, rank(1, **HUNG)), LIMIT_S).end is End.CUDA
+    assert seen(answer(alive, rank(1, ended="exit", code=3)), LIMIT_S).words.startswith("rank 1")
+
+
 def test_what_is_printed_is_read_like_the_log() -> None:
     """NCCL writes to the standard output when it has no file."""
     line = "x:1:2 [0] init.cc:9 NCCL WARN Mismatched NCCL version detected : rank 0 version 22705 rank 1 version 22809"
@@ -197,7 +204,6 @@ def test_cards_that_ranks_may_be_put_on() -> None:
     assert [gpu.index for gpu in cards.free] == [0, 4]
     assert cards.visible == ",".join(str(told[index]["uuid"]) for index in (0, 4))
     assert {left.gpu.index for left in cards.left_out} == {1, 2, 3, 5}
-    assert [left.gpu.index for left in cards.left_out if left.is_busy] == [1]
     assert [gpu.index for gpu in nccl_plan.cards_of(host, "any").free] == [0, 1, 4]
 
 

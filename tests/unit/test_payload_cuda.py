@@ -159,6 +159,12 @@ class TestTorch:
         monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
         assert cuda_torch.share_of_bound(short, left, right) < 1
 
+    def test_what_is_to_be_left_alone_is_not_loaded(self, cuda_torch: types.ModuleType) -> None:
+        """A device is known by its UUID; where torch does not tell it (before 2.4) it may be the one to be spared."""
+        devices = [{"ordinal": 0, "uuid": "a"}, {"ordinal": 1, "uuid": "b"}, {"ordinal": 2, "uuid": None}]
+        assert cuda_torch.loadable(devices, ["a"]) == [1]
+        assert cuda_torch.loadable(devices, []) == [0, 1, 2]
+
     def test_each_job_says_how_it_ended(self, cuda_torch: types.ModuleType) -> None:
         """A value, an exception, a crash and a hang come back as such, with the step that was reached."""
 

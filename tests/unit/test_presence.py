@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 
-from gpucheck.judgement.initialisation import bad
 from gpucheck.judgement.presence import nothing_to_ask, told_there
-from gpucheck.verdict import NotApplicable, Unable
+from gpucheck.verdict import NotApplicable, Unable, bad
 from tests.fakes.answers import facts
 
 NONE: dict[str, Any] = {"gpu.pci": [], "gpu.nodes": [], "gpu.proc": [], "gpu.expected": [], "nvml.gpus": None}
 VFIO = [{"address": "0000:1b:00.0", "device": "0x2330", "class": "0302", "driver": "vfio-pci"}]
+HIDDEN = [{"what": "every GPU", "source": "NVIDIA_VISIBLE_DEVICES=void"}]
+#: A container into which no GPU was handed, on a host that has them.
+INSIDE: dict[str, Any] = {
+    "machine.container": "docker",
+    "gpu.nodes": [],
+    "nvml.gpus": None,
+    "gpu.expected": [{"who": "the loaded kernel module nvidia", "count": None}],
+}
 
 
 @pytest.mark.parametrize(
@@ -21,21 +28,20 @@ VFIO = [{"address": "0000:1b:00.0", "device": "0x2330", "class": "0302", "driver
         pytest.param({}, None, "", id="a healthy machine"),
         pytest.param(NONE, NotApplicable, "nothing expects one", id="no device, nobody expects one"),
         pytest.param(
-            NONE | {"gpu.expected": [{"who": "the profile", "count": 8}]}, Unable, "the profile expects", id="expected"
+            NONE | {"gpu.expected": [{"who": "the profile", "count": 8}]},
+            Unable,
+            "expected by the profile: 8",
+            id="expected",
         ),
         pytest.param(NONE | {"gpu.pci": VFIO}, NotApplicable, "virtual machine", id="kept for a virtual machine"),
+        pytest.param(INSIDE | {"gpu.hidden_by": HIDDEN}, NotApplicable, "hidden from here", id="handed to nobody"),
         pytest.param(
-            {"gpu.hidden_by": [{"what": "every GPU", "source": "NVIDIA_VISIBLE_DEVICES=void"}]},
-            NotApplicable,
-            "hidden from here",
-            id="handed to nobody",
-        ),
-        pytest.param(
-            {"machine.container": "docker", "gpu.nodes": [], "nvml.gpus": None},
+            INSIDE | {"gpu.hidden_by": HIDDEN, "gpu.expected": [{"who": "slurm job 7", "count": 2}]},
             Unable,
-            "expects one",
-            id="in a container PCI shows the host's GPUs",
+            "expected by slurm job 7: 2",
+            id="handed to nobody, and promised",
         ),
+        pytest.param(INSIDE, Unable, "expected by", id="in a container PCI shows the host's GPUs"),
         pytest.param(NONE | {"gpu.nodes": ["/dev/nvidia0"]}, None, "", id="a node alone is enough to ask"),
     ],
 )
@@ -46,7 +52,7 @@ def test_whether_there_is_a_gpu_to_ask(changes: dict[str, Any], kind: type | Non
     assert words in str(said)
 
 
-@pytest.mark.parametrize("unread", ["gpu.pci", "gpu.expected"])
+@pytest.mark.parametrize("unread", ["gpu.nodes", "gpu.pci", "gpu.expected", "gpu.hidden_by"])
 def test_what_was_not_read_makes_it_unable(unread: str) -> None:
     """That nobody expects a GPU must be known to say that there is none."""
     said = nothing_to_ask(facts(NONE, unread={unread: "permission denied"}))

@@ -27,7 +27,6 @@ RESULT = Result(
     because=Because("fact", 1, "a file"),
     lacking=("x",),
     blocked_by="another",
-    where={"engine": "docker"},
     started="2026-01-01T00:00:00.000Z",
     duration_s=1.0,
     rehearsal="hang",

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import catalogue, pitfalls, profile, record, rehearsal, stage
+from gpucheck import catalogue, owner, pitfalls, profile, record, rehearsal, scratch, stage
 from gpucheck.facts import Fact, Facts
+from gpucheck.fakes import machine
 from gpucheck.faults import FAULTS, UNCHANGED, Change, Fault, Need
+from gpucheck.process import Children
 from gpucheck.profile import UsageError
 from gpucheck.rehearsal import End, exit_of, judge
-from gpucheck.verdict import Because, Exit, Finding, NotRun, Result, Subject, Verdict
+from gpucheck.verdict import Because, Exit, Finding, NotRun, Result, Subject, Unable, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +45,7 @@ def test_a_fault_names_what_exists(fault: Fault, texts: Mapping[str, str]) -> No
     words = {node.value for node in ast.walk(ast.parse(texts[fault.probe])) if isinstance(node, ast.Constant)}
     assert set(fault.legs) <= words
     assert set(fault.change.options) <= set(profile.OPTIONS)
-    assert not fault.change.machine or fault.change.machine in stage.played().names()
+    assert not fault.change.machine or fault.change.machine in machine.names()
     for args in (*fault.change.args.values(), *fault.change.inside.values()):
         for spec in [args["dataset"]] if "dataset" in args else args["models"]:
             module, _, factory = spec.partition(":")
@@ -187,6 +189,23 @@ def test_without_a_fault_the_stage_is_this_machine() -> None:
     assert dict(stage.Stage().env) == {}
     made = stage.set_up(FAULTS["interface-missing"], SimpleNamespace(), Path("/"), "python")  # type: ignore[arg-type]
     assert (made.argv(["true"]), dict(made.env)) == (["true"], {"NCCL_SOCKET_IFNAME": "nic9"})
+
+
+def test_what_a_machine_is_played_with_is_looked_for_in_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of PATH may lie on a server that is gone. What is not found is named."""
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    (tmp_path / "unshare").symlink_to("/usr/bin/unshare")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    here = owner.this_run()
+    fault = next(fault for fault in FAULTS.values() if fault.change.machine)
+    with (
+        scratch.folder(here) as folder,
+        Children(here.run, folder) as children,
+        pytest.raises(Unable, match=r"no gcc$"),
+    ):
+        stage.set_up(fault, children, folder, "python")
 
 
 def test_rehearsals_do_not_push_out_records_of_the_machine(tmp_path: Path) -> None:
