@@ -29,7 +29,7 @@ class Verdict(str, Enum):
 
     @property
     def judged(self) -> bool:
-        """Whether the probe looked at its subject and came to a conclusion that allows a job."""
+        """Whether it allows a job: the probe looked and found no defect. A bad subject was judged, too, but not so."""
         return self in (Verdict.OK, Verdict.DEGRADED)
 
 
@@ -73,7 +73,7 @@ class NotApplicable(Exception):
 
 
 class Bug(Exception):
-    """Our own mistake, or a payload that answered nonsense: a checker-error."""
+    """Our own mistake, or a helper of ours that returned something unreadable: a checker-error."""
 
 
 class Unexplained(Unable):

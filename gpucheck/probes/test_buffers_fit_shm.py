@@ -115,7 +115,7 @@ class Look:
         packages.must_know(self.host, "torch")
         packages.need(self.host, "torch")
         if not self.fits:
-            raise Unable("room: /dev/shm did not pass the exchange of segments")
+            raise Unable("skipped: the segment test on /dev/shm failed")
         plan = exchange.tensors_plan(self.need)
         self.accept("own /dev/shm", self.through_tensors(plan))
 
@@ -147,7 +147,7 @@ class Look:
         """Running processes must be able to go on meanwhile."""
         if room.used and not room.holds(2 * self.need.total_bytes):
             users = ", ".join(room.holders) or "running processes"
-            raise Unable(f"room: a fill would take the last of what {users} use")
+            raise Unable(f"skipped: the test would take the last free bytes of /dev/shm, which {users} use")
 
     # The sweep
 
