@@ -110,7 +110,9 @@ def lack_lines(row: Row) -> Iterator[str]:
         yield from _wrapped("lacking" if number == 0 else "", item)
     if row["verdict"] == "checker-error":
         yield from _wrapped(
-            "note", "this is gpucheck's own mistake or a payload's nonsense; it says nothing about the machine"
+            "note",
+            "this is gpucheck's own mistake, or one of its helpers returned something unreadable; it says nothing "
+            "about the machine",
         )
 
 

@@ -1,1 +1,4 @@
-"""What a probe makes of what it has seen: facts and answers in, findings and evidence out. Pure, a module a noun."""
+"""What a probe makes of what it has seen: facts and answers in, findings and evidence out; a module a noun.
+
+Pure, but for :mod:`gpucheck.judgement.gpu_turns`.
+"""

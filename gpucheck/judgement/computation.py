@@ -1,4 +1,4 @@
-"""What torch's answers mean: what it counted, what it could not start, and what each GPU computed. Pure, a leaf.
+"""What torch's answers mean: what it counted, what it could not start, and what each GPU computed. Pure.
 
 ``is_available()`` is evidence at best: with ``PYTORCH_NVML_BASED_CUDA_CHECK`` it asks NVML alone and says True on a
 machine where no operation works. A GPU is right when a kernel ran on it and its numbers are.

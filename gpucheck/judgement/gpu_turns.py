@@ -2,6 +2,7 @@
 
 Starting torch or ONNX Runtime, and workers, is what costs. One device's crash or hang would take the others' answers
 with it, so whatever is not a clean answer about a GPU is asked again for that GPU by itself.
+This keeps what was told; whoever calls it gives the function that asks.
 """
 
 from __future__ import annotations

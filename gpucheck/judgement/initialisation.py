@@ -1,4 +1,4 @@
-"""Why CUDA does not start: facts and what the driver answered make a finding. Pure, a leaf.
+"""Why CUDA does not start: facts and what the driver answered make a finding. Pure.
 
 One message has several causes ("unknown error", "no device", 802, 803), so that a status alone decides nothing: each
 status has its rules, each rule looks at a fact, and the first that holds gives the finding. When none holds there is no

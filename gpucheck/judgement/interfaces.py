@@ -1,8 +1,8 @@
 """Which interfaces ``NCCL_SOCKET_IFNAME`` and ``GLOO_SOCKET_IFNAME`` mean on this machine. Pure, a leaf.
 
 NCCL (environment variables, "NCCL_SOCKET_IFNAME"): a list of beginnings of names; ``=`` in front makes them whole
-names,
-``^`` makes it a list of what is left out, ``^=`` both. Gloo, through torch: a list of whole names and nothing else.
+names, ``^`` makes it a list of what is left out, ``^=`` both. Gloo, through torch: a list of whole names and nothing
+else.
 """
 
 from __future__ import annotations

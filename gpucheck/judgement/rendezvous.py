@@ -1,4 +1,4 @@
-"""Why ranks do not meet: facts and one try make a finding. Pure, a leaf.
+"""Why ranks do not meet: facts and one try make a finding. Pure.
 
 torch words most of these alike ("timed out", "connection refused", "the IPv6 network addresses … cannot be retrieved"),
 so that the finding comes from where names lead and from which addresses this machine has.

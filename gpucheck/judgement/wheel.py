@@ -1,4 +1,4 @@
-"""Whether the installed torch holds code for a GPU, and which published wheel would. Pure, a leaf."""
+"""Whether the installed torch holds code for a GPU, and which published wheel would. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Everything that NVML says about this machine's GPUs. The only place that imports pynvml.
 
 ``main({"control_node": PATH})`` returns {status, text, control_node, driver_version, cuda_version, gpu_count, gpus,
-unknown}. ``status``: "ok", "not installed" (pynvml), or the name of NVML's error ("NVML_ERROR_DRIVER_NOT_LOADED"), with
-its ``text``.
+unknown}. ``status``: "ok", "not installed" (pynvml), or the name of NVML's error ("NVML_ERROR_DRIVER_NOT_LOADED"),
+with its ``text``. Where it is not "ok" there is nothing beyond ``control_node``.
 ``unknown`` holds, by field, the error of each single question that failed: one refusal costs one field.
 """
 

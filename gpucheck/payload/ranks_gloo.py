@@ -8,8 +8,8 @@ holds
     ended      "exit" with ``code``, or "hang": torchrun was ended by us
     spent_s    how long it took
     errors     the end of what torchrun and the ranks wrote to stderr
-    ranks      what each rank reported: {"rank", "world", "sum", "right", "addresses"}; ``addresses`` are its own
-               ends of the TCP connections that it holds, so that one sees over which network the ranks talked
+    ranks      what each rank reported: {"rank", "world", "sum", "right", "addresses"}; ``addresses`` are its own ends
+               of the TCP connections that it holds, so that one sees over which network the ranks talked
 
 Needs torch. Run as a program, this file is what each rank runs; gloo uses no shared memory, so that this says nothing
 about /dev/shm.

@@ -27,7 +27,10 @@ from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child, Containers
     from gpucheck.judgement.shm_exchange import Seen
+    from gpucheck.profile import Options
+    from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
     subject="host",
@@ -42,7 +45,7 @@ pytestmark = pytest.mark.probe(
 MEMORY_FACTOR = 1.5
 
 
-def test_buffers_fit_shm(report: Any, host: Facts, options: Any, child: Any, container: Any) -> None:
+def test_buffers_fit_shm(report: Report, host: Facts, options: Options, child: Child, container: Containers) -> None:
     """The probe."""
     need, who = need_of(host)
     report.limit("shm_need_bytes", need.total_bytes, f"NCCL's own sizes; {who}")
@@ -78,7 +81,7 @@ class Look:
     """What was seen so far, and the ways to see more."""
 
     def __init__(
-        self, report: Any, host: Facts, child: Any, container: Any, need: Need, sizes: tuple[str, ...]
+        self, report: Report, host: Facts, child: Child, container: Containers, need: Need, sizes: tuple[str, ...]
     ) -> None:
         self.report, self.host, self.child, self.container, self.need = report, host, child, container, need
         self.sizes = sorted(size_bytes(size) for size in sizes if size != "host")
@@ -112,7 +115,7 @@ class Look:
         packages.must_know(self.host, "torch")
         packages.need(self.host, "torch")
         if not self.fits:
-            raise Unable("room: /dev/shm did not pass the exchange of segments")
+            raise Unable("skipped: the segment test on /dev/shm failed")
         plan = exchange.tensors_plan(self.need)
         self.accept("own /dev/shm", self.through_tensors(plan))
 
@@ -144,7 +147,7 @@ class Look:
         """Running processes must be able to go on meanwhile."""
         if room.used and not room.holds(2 * self.need.total_bytes):
             users = ", ".join(room.holders) or "running processes"
-            raise Unable(f"room: a fill would take the last of what {users} use")
+            raise Unable(f"skipped: the test would take the last free bytes of /dev/shm, which {users} use")
 
     # The sweep
 

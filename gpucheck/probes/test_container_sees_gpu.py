@@ -27,7 +27,9 @@ from gpucheck.verdict import NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child, Containers
     from gpucheck.judgement.container_gpu import Cdi
+    from gpucheck.report import Report
     from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(
@@ -53,7 +55,9 @@ def ways() -> dict[str, Any]:
     return {}
 
 
-def test_container_sees_gpu(report: Any, host: Facts, child: Any, container: Any, ways: dict[str, Any]) -> None:
+def test_container_sees_gpu(
+    report: Report, host: Facts, child: Child, container: Containers, ways: dict[str, Any]
+) -> None:
     """The engine: all GPUs in one container, in each way in which it can be asked for them."""
     if (absent := presence.nothing_to_ask(host)) is not None:
         raise absent
@@ -66,7 +70,7 @@ def test_container_sees_gpu(report: Any, host: Facts, child: Any, container: Any
 
 @pytest.mark.probe(subject="gpu", essential=("one-gpu",), disturbs="none", deadline_s=90, cost_s=1.5)
 def test_sees_this_one(
-    report: Any, host: Facts, child: Any, container: Any, gpu: dict[str, Any], ways: dict[str, Any]
+    report: Report, host: Facts, child: Child, container: Containers, gpu: dict[str, Any], ways: dict[str, Any]
 ) -> None:
     """One GPU: asked for by its UUID, it comes, and no other."""
     card = Gpu.parse(gpu)
@@ -84,7 +88,7 @@ def test_sees_this_one(
 class Asking:
     """The ways of asking this engine for GPUs, and what came of each."""
 
-    def __init__(self, report: Any, host: Facts, child: Any, container: Any) -> None:
+    def __init__(self, report: Report, host: Facts, child: Child, container: Containers) -> None:
         self.report, self.host, self.child, self.container = report, host, child, container
         hello = container.engine.hello
         self.label: str = container.engine.label

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
     from gpucheck.architecture import Wheel
     from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child
     from gpucheck.process import Reply
+    from gpucheck.profile import Options
+    from gpucheck.report import Report
     from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(
@@ -56,7 +59,7 @@ def asked() -> dict[str, Any]:
     return {}
 
 
-def test_cuda_available(report: Any, host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> None:
+def test_cuda_available(report: Report, host: Facts, child: Child, options: Options, asked: dict[str, Any]) -> None:
     """The host: CUDA starts, and driver and torch see each GPU that nothing hides."""
     if (absent := presence.nothing_to_ask(host)) is not None:
         raise absent
@@ -80,7 +83,7 @@ def test_cuda_available(report: Any, host: Facts, child: Any, options: Any, aske
 
 @pytest.mark.probe(subject="gpu", level="quick", essential=("matmul",), disturbs="idle", deadline_s=120, cost_s=1.5)
 def test_computes(
-    report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Any]
+    report: Report, host: Facts, child: Child, options: Options, gpu: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     """One GPU: a product of matrices has the right numbers."""
     card = Gpu.parse(gpu)
@@ -100,7 +103,7 @@ def test_computes(
                 told_right(report, one, card)
 
 
-def ask_driver(child: Any) -> Start:
+def ask_driver(child: Child) -> Start:
     """Start CUDA through libcuda alone, in a fresh process: the environment is read once."""
     reply = child("cuda_driver", {}, warm=False, deadline_s=INIT_S)
     if reply.hung and reply.duration_s < INIT_S - ROOM_S:
@@ -110,7 +113,7 @@ def ask_driver(child: Any) -> Start:
     return Start.parse(value_of(reply, "libcuda.so.1"))
 
 
-def judge_driver(report: Any, host: Facts, start: Start) -> None:
+def judge_driver(report: Report, host: Facts, start: Start) -> None:
     """A driver that does not start, or does not show what it should."""
     if start.code == 0:
         judge_visible(report, host, start)
@@ -124,7 +127,7 @@ def judge_driver(report: Any, host: Facts, start: Start) -> None:
     report.take(finding)
 
 
-def judge_visible(report: Any, host: Facts, start: Start) -> None:
+def judge_visible(report: Report, host: Facts, start: Start) -> None:
     """Hold the driver's devices against NVML's, less those that are hidden on purpose. Raises Unable without NVML."""
     if host.known("nvml.gpus") is None and not any(gpu.get("integrated") for gpu in host.known("gpu.pci") or ()):
         raise Unable(f"the list of GPUs: NVML says {host.known('nvml.status')}, {host['nvml.gpus'].why}")
@@ -150,7 +153,7 @@ def not_shown(expected: Iterable[Gpu], shown: Iterable[str | None], who: str) ->
     )
 
 
-def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
+def no_torch(host: Facts, options: Options) -> NotApplicable | Unable | None:
     """Why there is no torch to ask: not applicable, but for a Python that was named to be judged."""
     absent = packages.without(host, "torch")
     if absent is None or options["python"] is None:
@@ -158,7 +161,7 @@ def no_torch(host: Facts, options: Any) -> NotApplicable | Unable | None:
     return Unable(f"{host.known('python.executable')}: torch is not installed", blocked_by=OURS)
 
 
-def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> Reply:
+def ask_torch(host: Facts, child: Child, options: Options, asked: dict[str, Any]) -> Reply:
     """Torch's answer for every GPU that may be touched. Asked once for the host and all its GPUs."""
     if "reply" not in asked:
         spare = computation.spared(host, options["disturb"])
@@ -169,7 +172,7 @@ def ask_torch(host: Facts, child: Any, options: Any, asked: dict[str, Any]) -> R
     return reply
 
 
-def read(report: Any, child: Any, options: Any, reply: Reply) -> Seen | None:
+def read(report: Report, child: Child, options: Options, reply: Reply) -> Seen | None:
     """What torch saw; None when its reply is a finding instead."""
     match reply.answer:
         case Value(told):
@@ -183,7 +186,7 @@ def read(report: Any, child: Any, options: Any, reply: Reply) -> Seen | None:
     return None
 
 
-def import_cause(child: Any, options: Any, reply: Reply) -> Finding:
+def import_cause(child: Child, options: Options, reply: Reply) -> Finding:
     """Why torch gave no answer: its import, watched. Raises Bug or Unable when the import is not to blame.
 
     Above the level quick that is a probe of its own, whose finding is not told twice.
@@ -197,7 +200,7 @@ def import_cause(child: Any, options: Any, reply: Reply) -> Finding:
     return finding
 
 
-def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
+def judge_torch(report: Report, host: Facts, start: Start, seen: Seen) -> None:
     """A torch without CUDA, with a newer CUDA than the driver, or that sees less than the driver shows."""
     version, driver = host.known("driver.module_version"), start.version
     wheels = fitting(start, driver)
@@ -224,7 +227,7 @@ def judge_torch(report: Any, host: Facts, start: Start, seen: Seen) -> None:
         raise Unable("a GPU that computes: each has a row of its own", blocked_by=IMAGES if without else OURS)
 
 
-def judge_unlisted(report: Any, host: Facts, seen: Seen) -> None:
+def judge_unlisted(report: Report, host: Facts, seen: Seen) -> None:
     """Devices without a row of their own, because NVML does not list them (Jetson), are judged with the host."""
     listed = {bare(uuid) for gpu in gpus_of(host) for uuid in (gpu.uuid, *gpu.slices) if uuid}
     for device in seen.devices:
@@ -250,9 +253,10 @@ def kernels_of(card: Gpu, reply: Reply) -> tuple[computation.Kernel, ...]:
     return found
 
 
-def told_right(report: Any, kernel: computation.Kernel, card: Gpu) -> None:
+def told_right(report: Report, kernel: computation.Kernel, card: Gpu) -> None:
     """Evidence and measures of a GPU that computed right."""
     report.saw(f"{card}: a product of 512 x 512 matrices, {kernel.worst:.2g} of what float32 may be off by")
-    report.measure("kernel_s", kernel.kernel_s)
-    report.measure("error_share", kernel.worst)
+    for name, value in (("kernel_s", kernel.kernel_s), ("error_share", kernel.worst)):
+        if value is not None:
+            report.measure(name, value)
     report.limit("error_share", 1, "n u |A||B|, Higham, Accuracy and Stability of Numerical Algorithms, 3.1")

@@ -129,7 +129,9 @@ class Look:
         if "fault" in told:
             fault = loader_faults.Fault.parse(told["fault"])
             self.report.bad("fork-after-cuda", *(f"forked: {line}" for line in fault.evidence()))
-        elif not all(REFUSAL in error for error in told["errors"]) or not told["errors"]:
-            raise Unable(f"torch's refusal: {'; '.join(told['errors']) or 'forked workers computed'}")
+        elif not told["errors"]:
+            raise Unable("torch let a forked worker use CUDA (expected: refused)")
+        elif not all(REFUSAL in error for error in told["errors"]):
+            raise Unable(f"a forked worker failed (expected: torch refuses it): {'; '.join(told['errors'])}")
         else:
             self.report.saw("forked: refused in the worker in torch's own words, as it must be")

@@ -81,7 +81,7 @@ def hold_batches(report: Report, child: Child) -> None:
     few = value(child("loader_epochs", args, limits={"nofile": FEW_DESCRIPTORS}), "few descriptors")
     felt = few["legs"]["fork"].get("fault")
     if not felt or loader_faults.Fault.parse(felt).pitfall() != "nofile-too-low":
-        raise Unable(f"a limit that is felt: {FEW_DESCRIPTORS} descriptors sufficed (sharing by {few['sharing']})")
+        raise Unable(f"could not test: {FEW_DESCRIPTORS} open files were enough (sharing by {few['sharing']})")
     leg = value(child("loader_epochs", args), "held batches")["legs"]["fork"]
     used = leg["descriptors"]
     report.limit("nofile", used["soft"], "getrlimit in a child")

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child
     from gpucheck.process import Reply
+    from gpucheck.profile import Options
+    from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
     subject="host", level="quick", essential=("images",), extra=("launch",), disturbs="none", deadline_s=60, cost_s=0.5
@@ -49,7 +52,9 @@ def asked() -> dict[str, Reply]:
     return {}
 
 
-def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, asked: dict[str, Reply]) -> None:
+def test_kernel_images_fit(
+    report: Report, host: Facts, child: Child, options: Options, asked: dict[str, Reply]
+) -> None:
     """The host: capabilities that are expected, and that no GPU here has."""
     wanted = expected(host, options)
     packages.need(host, "torch")
@@ -68,7 +73,9 @@ def test_kernel_images_fit(report: Any, host: Facts, child: Any, options: Any, a
 @pytest.mark.probe(
     subject="gpu", level="quick", essential=("images", "launch"), disturbs="idle", deadline_s=60, cost_s=1.0
 )
-def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str, Any], asked: dict[str, Reply]) -> None:
+def test_runs(
+    report: Report, host: Facts, child: Child, options: Options, gpu: dict[str, Any], asked: dict[str, Reply]
+) -> None:
     """One GPU: the rules, then a launch."""
     card = Gpu.parse(gpu)
     if (why := computation.in_use(gpu, options["disturb"])) is not None:
@@ -92,7 +99,7 @@ def test_runs(report: Any, host: Facts, child: Any, options: Any, gpu: dict[str,
         launched(report, seen, card, kernels)
 
 
-def expected(host: Facts, options: Any) -> list[Capability]:
+def expected(host: Facts, options: Options) -> list[Capability]:
     """Capabilities of the profile that no GPU here has. Raises NotApplicable when there are none."""
     here = {gpu["capability"] for gpu in host.known("nvml.gpus") or ()}
     wanted = [text for text in options.profile.expect.get("capabilities", ()) if text not in here]
@@ -104,7 +111,7 @@ def expected(host: Facts, options: Any) -> list[Capability]:
     raise NotApplicable("expect.capabilities", "no capability is expected beside those of the GPUs here", source)
 
 
-def starts(child: Any, asked: dict[str, Reply]) -> bool:
+def starts(child: Child, asked: dict[str, Reply]) -> bool:
     """Whether the driver starts at all: asked without torch, so that one that hangs costs little."""
     if "driver" not in asked:
         asked["driver"] = child("cuda_driver", {}, warm=False, deadline_s=INIT_S)
@@ -112,7 +119,7 @@ def starts(child: Any, asked: dict[str, Reply]) -> bool:
     return isinstance(answer, Value) and (answer.value["init"] or {}).get("code") == 0
 
 
-def ask(child: Any, asked: dict[str, Reply], kernel: str | None, spare: Sequence[str] = ()) -> Seen:
+def ask(child: Child, asked: dict[str, Reply], kernel: str | None, spare: Sequence[str] = ()) -> Seen:
     """What torch says, asked once. Raises Unable when it gives no answer: `cuda-available` says why."""
     key = kernel or "nothing"
     if key not in asked:
@@ -133,7 +140,7 @@ def parse(seen: Seen) -> Installed:
         raise Bug(str(error)) from error
 
 
-def judge(report: Any, installed: Installed, capability: Capability, driver: Cuda | None) -> None:
+def judge(report: Report, installed: Installed, capability: Capability, driver: Cuda | None) -> None:
     """One capability by the rules: a finding, or evidence of how it runs."""
     finding = wheel.judge(installed, capability, driver)
     report.take(finding)
@@ -147,7 +154,7 @@ def kernels_of(seen: Seen, card: Gpu) -> list[Kernel]:
     return [seen.kernels[ordinal] for ordinal in ordinals if ordinal in seen.kernels]
 
 
-def launched(report: Any, seen: Seen, card: Gpu, kernels: list[Kernel]) -> None:
+def launched(report: Report, seen: Seen, card: Gpu, kernels: list[Kernel]) -> None:
     """What the launch showed. Raises Unable where it did not come to an image: that is another probe's to explain."""
     if seen.error is not None:
         raise Unable(f"a start of CUDA: {seen.error}", blocked_by=STARTED_BY)

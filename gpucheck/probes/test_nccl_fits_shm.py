@@ -32,8 +32,11 @@ from gpucheck.verdict import Unable, Unexplained
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child, Containers
     from gpucheck.judgement.nccl_log import Version
     from gpucheck.process import Reply
+    from gpucheck.profile import Options
+    from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
     subject="host",
@@ -57,7 +60,7 @@ def asked() -> dict[str, Any]:
 
 
 def test_nccl_fits_shm(
-    report: Any, host: Facts, options: Any, child: Any, container: Any, asked: dict[str, Any]
+    report: Report, host: Facts, options: Options, child: Child, container: Containers, asked: dict[str, Any]
 ) -> None:
     """The host: two ranks and more talk, and the smallest /dev/shm in which they can."""
     if (absent := presence.nothing_to_ask(host)) is not None:
@@ -76,7 +79,9 @@ def test_nccl_fits_shm(
 
 
 @pytest.mark.probe(subject="gpu", essential=("alone",), disturbs="idle", deadline_s=120, cost_s=6.0)
-def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str, Any], asked: dict[str, Any]) -> None:
+def test_alone(
+    report: Report, host: Facts, options: Options, child: Child, gpu: dict[str, Any], asked: dict[str, Any]
+) -> None:
     """One GPU, world size 1: torch and its NCCL make a communicator and add up."""
     cards = nccl_plan.cards_of(host, options["disturb"])
     card = Gpu.parse(gpu)
@@ -89,7 +94,7 @@ def test_alone(report: Any, host: Facts, options: Any, child: Any, gpu: dict[str
             accuse(report, one, f"{card}, world size 1")
 
 
-def each_alone(cards: Cards, child: Any, asked: dict[str, Any]) -> list[Seen]:
+def each_alone(cards: Cards, child: Child, asked: dict[str, Any]) -> list[Seen]:
     """What each free GPU came to in a world of its own; asked once. Raises Unable when there is none, or no torch."""
     if not cards.free:
         raise Unable("a GPU that may be touched", *map(str, cards.left_out))
@@ -101,7 +106,7 @@ def each_alone(cards: Cards, child: Any, asked: dict[str, Any]) -> list[Seen]:
     return [nccl_seen.alone(answer, number, RUN_S) for number in range(len(cards.free))]
 
 
-def working(cards: Cards, child: Any, asked: dict[str, Any]) -> Version:
+def working(cards: Cards, child: Child, asked: dict[str, Any]) -> Version:
     """NCCL's version. Raises Unable where it does not work on a GPU alone: that has a row of its own."""
     failed = [
         f"{gpu}: {one}" for gpu, one in zip(cards.free, each_alone(cards, child, asked), strict=True) if not one.works
@@ -121,7 +126,7 @@ def answer_of(reply: Reply, what: str) -> Any:
     return value_of(reply, what)
 
 
-def accuse(report: Any, seen: Seen, where: str, need: Need | None = None) -> None:
+def accuse(report: Report, seen: Seen, where: str, need: Need | None = None) -> None:
     """What stopped the ranks, as a finding. Raises Unable where it was not the transport's fault."""
     if seen.end is End.NO_CUDA:
         raise Unable(f"{where}: {seen}", blocked_by="cuda-available")
@@ -142,10 +147,10 @@ class Look:
 
     def __init__(
         self,
-        report: Any,
+        report: Report,
         host: Facts,
-        child: Any,
-        container: Any,
+        child: Child,
+        container: Containers,
         cards: Cards,
         version: Version,
         sizes: tuple[str, ...],

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.fixtures import Child
-    from gpucheck.process import Reply
+    from gpucheck.process import Children, Reply
     from gpucheck.profile import Options
     from gpucheck.report import Report
 
@@ -43,7 +43,7 @@ ALL_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def shared(children: Any) -> Shared:
+def shared(children: Children) -> Shared:
     """What has been exported, and told of every GPU."""
     return Shared(children.folder / "tmp", Turns())
 

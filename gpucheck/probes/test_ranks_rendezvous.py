@@ -14,7 +14,7 @@ If it is bad: the finding names the name, the address, the port or the interface
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,10 +24,9 @@ from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpucheck.facts import Facts
-    from gpucheck.process import Reply
+    from gpucheck.fixtures import Child, Containers
+    from gpucheck.report import Report
 
 pytestmark = pytest.mark.probe(
     subject="host",
@@ -46,7 +45,7 @@ PORT = 29500
 OPEN_PORTS = 65536
 
 
-def test_ranks_rendezvous(report: Any, host: Facts, child: Any, container: Any) -> None:
+def test_ranks_rendezvous(report: Report, host: Facts, child: Child, container: Containers) -> None:
     """The probe."""
     packages.need(host, "torch")
     for finding in rendezvous.variables(host):
@@ -61,7 +60,7 @@ def test_ranks_rendezvous(report: Any, host: Facts, child: Any, container: Any) 
         in_container(report, container)
 
 
-def at_endpoint(report: Any, host: Facts, child: Any) -> None:
+def at_endpoint(report: Report, host: Facts, child: Child) -> None:
     """What MASTER_ADDR and MASTER_PORT lead to. Raises NotApplicable when they are not set."""
     address = host.known("env.MASTER_ADDR")
     if address is None:
@@ -90,7 +89,7 @@ def is_first(host: Facts) -> bool:
     return bool(world is None or world == local or host.known("env.RANK") == "0")
 
 
-def through_proxy(report: Any, host: Facts, child: Any) -> None:
+def through_proxy(report: Report, host: Facts, child: Child) -> None:
     """Whether a request to localhost arrives. Raises NotApplicable without a proxy."""
     proxies = host.known("net.proxies")
     if not proxies:
@@ -105,11 +104,10 @@ def through_proxy(report: Any, host: Facts, child: Any) -> None:
     report.degraded("proxy-swallows-localhost", f"{set_}: a request to http://localhost came to: {came}")
 
 
-def on_host(report: Any, host: Facts, child: Any) -> None:
+def on_host(report: Report, host: Facts, child: Child) -> None:
     """torchrun as a user types it; where that fails, once more with the option that shows the name to be to blame."""
-    ask: Callable[..., Reply] = child
     limit_s = SHORT_S if rendezvous.is_doubtful(host) else RANKS_S
-    tried = Try.parse(value_of(ask("ranks_gloo", {"limit_s": limit_s}, warm=False), "torchrun"))
+    tried = Try.parse(value_of(child("ranks_gloo", {"limit_s": limit_s}, warm=False), "torchrun"))
     if tried.met:
         judge_ranks(report, tried, f"over {rendezvous.networks(tried.addresses, host)}")
         report.measure("rendezvous_s", tried.spent_s)
@@ -124,12 +122,12 @@ def on_host(report: Any, host: Facts, child: Any) -> None:
     report.take(finding)
     if finding.pitfall == "hostname-unresolvable":
         again = Try.parse(
-            value_of(ask("ranks_gloo", {"local_addr": "localhost", "limit_s": RETRY_S}, warm=False), "torchrun")
+            value_of(child("ranks_gloo", {"local_addr": "localhost", "limit_s": RETRY_S}, warm=False), "torchrun")
         )
         report.saw(f"with --local-addr=localhost: {'they meet' if again.met else again.lines()[0]}")
 
 
-def in_container(report: Any, container: Any) -> None:
+def in_container(report: Report, container: Containers) -> None:
     """The same in a container without network, where the only name that resolves is localhost."""
     reply = container("ranks_gloo", {"limit_s": RANKS_S}, network="none", hostname="localhost")
     tried = Try.parse(value_of(reply, "torchrun in a container"))
@@ -138,7 +136,7 @@ def in_container(report: Any, container: Any) -> None:
     judge_ranks(report, tried, f"in a container without network, over {', '.join(tried.addresses)}")
 
 
-def judge_ranks(report: Any, tried: Try, where: str) -> None:
+def judge_ranks(report: Report, tried: Try, where: str) -> None:
     """Ranks that met must have the right numbers."""
     if len({rank["rank"] for rank in tried.ranks}) != len(tried.ranks):
         raise Bug(f"ranks that report twice: {tried.ranks}")

@@ -131,7 +131,7 @@ def test_the_last_room_of_running_processes_is_not_taken_for_a_probe() -> None:
     """It would fit, and a running job would die of it meanwhile: unable, with that reason."""
     result = judged(f"{tmpfs('1g')}; fallocate -l 700m /dev/shm/plain; sleep 60 < /dev/shm/plain >/dev/null 2>&1 &")
     assert result["verdict"] == "unable"
-    assert "would take the last" in result["lacking"][0]
+    assert "the test would take the last free bytes" in result["lacking"][0]
 
 
 @pytest.mark.parametrize("name", ["nccl-AbCdEf", "torch_4194999_123_0"])

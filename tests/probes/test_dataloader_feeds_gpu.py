@@ -139,7 +139,7 @@ def test_a_forked_worker_that_dies_of_cuda() -> None:
 def test_a_forked_worker_that_is_not_refused() -> None:
     """Where torch does not refuse, nothing is shown."""
     report = look(forked=COMPUTED)
-    assert any("forked workers computed" in missed.why for missed in report.missed)
+    assert any("torch let a forked worker use CUDA" in missed.why for missed in report.missed)
 
 
 @pytest.mark.parametrize(

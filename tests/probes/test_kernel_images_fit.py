@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from gpucheck import profile
-from gpucheck.probes import test_kernel_images_fit as probe
+from gpucheck.probes import test_kernel_images_fit
 from gpucheck.process import Ended, Failure, NoAnswer, Reply, Value
 from gpucheck.report import Report
 from gpucheck.verdict import Result, Subject
 from tests.fakes.answers import driver_answer, facts, nvml_gpu, torch_answer, uuid
 
+probe: Any = test_kernel_images_fit  # taken with children that answer what a test gives
 TORCH = {"package.torch": "2.14.1", "nvml.cuda_version": "13.0"}
 NO_IMAGE = "CUDA error: no kernel image is available for execution on the device\nSearch for `cudaErrorNoKernelImage"
 V100: dict[str, Any] = {"name": "Tesla V100", "capability": "7.0"}

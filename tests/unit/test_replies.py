@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucheck import owner, scratch
-from gpucheck.process import Children
+from gpucheck.process import Children, Failure, Garbage, NoAnswer, TooMuch
 from gpucheck.replies import value_of
 from gpucheck.verdict import Failed, Unable, Unexplained
 
@@ -66,3 +66,11 @@ def test_a_socket_below_a_long_folder_is_not_the_machines_fault(children: Childr
     )
     with pytest.raises(Unable, match=r"\(TMPDIR\)"):
         value_of(children.run(str(payload), {}, deadline_s=30), "a payload")
+
+
+def test_what_is_not_a_value_reads_as_words() -> None:
+    """An operator sees it in a line; no class of ours has a name there."""
+    assert str(NoAnswer()) == "no answer"
+    assert str(Garbage("{")) == "an answer that cannot be read ({)"
+    assert str(TooMuch(2 << 20)) == "an answer of 2097152 bytes, of which at most 1048576 are read"
+    assert str(Failure("OSError", "no room", "trace")) == "OSError: no room"
