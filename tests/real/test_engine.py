@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck import cleanup, engine, facts, fixtures, inner, owner, scratch
+from gpucheck import cleanup, engine, facts, fixtures, owner, scratch
 from gpucheck.fixtures import Containers, Engines
+from gpucheck.inner import collection
 from gpucheck.process import Children, Deadline, Value
 from gpucheck.report import Report
 from gpucheck.verdict import Subject, Unable
@@ -68,7 +69,7 @@ def test_every_wait_for_the_engine_ends_with_the_probes_time(asking: Asking, doo
 def test_what_is_waited_for_beyond_a_deadline_fits_into_the_belt() -> None:
     """A container that is killed, then the volumes: each is also given the moment in which its asker is ended."""
     ended_s = 2.0
-    assert engine.MARGIN_S + fixtures.LEAVE_S + 2 * ended_s < inner.BELT_S
+    assert engine.MARGIN_S + fixtures.LEAVE_S + 2 * ended_s < collection.BELT_S
 
 
 def test_one_probes_lack_of_time_is_not_the_next_ones(asking: Asking, door: Door) -> None:
