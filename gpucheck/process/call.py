@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A payload's path, its arguments and what is its own around it; ``folder`` is the run's, ``nonce`` marks its answer.
+    """A payload, its arguments and what is its own around it; ``folder`` is the run's, ``nonce`` marks the answer.
 
     ``env`` adds variables (None: removes), ``shm_bytes`` is the size of a /dev/shm of its own, ``limits`` are resource
     limits by lower-case name.

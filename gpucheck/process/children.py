@@ -6,7 +6,6 @@ import secrets
 import socket
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import redact, scratch
@@ -17,6 +16,7 @@ from gpucheck.process.warm import WarmServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 DUMP_GRACE_S = 0.4
 LEAST_S = 1.0
@@ -73,6 +73,7 @@ class Children:
         heard = self._warm(call, ends) if warm else None
         if heard is None:
             heard = self._cold(call.cold_request(self.python, self.env), ends, self._follow(call))
+            heard = heard.after(self._server.why if warm and self._server is not None else "")
         return self._reply(heard, call)
 
     def run_argv(
@@ -97,13 +98,15 @@ class Children:
         return Follow(call.progress, lambda line: self.progress(redact.redact(line)))
 
     def _warm(self, call: Call, ends: float) -> Heard | None:
-        """What came of it in a fork of the warm server; None when there is no server that could fork."""
+        """What came of it in a fork of the warm server; None when no server forks within half of the time."""
         self.start_server()
-        conn = self._server.connect(_left_s(ends)) if self._server is not None else None
-        if conn is None:
+        if self._server is None or (conn := self._server.connect(_left_s(ends) / 2)) is None:
             return None
         heard = self._converse(conn, call.warm_request(), ends, self._follow(call))
-        return None if heard.report.get("refused") else heard
+        if refused := heard.report.get("refused"):
+            self._server.why = f"the warm server does not fork: {refused}"
+            return None
+        return heard
 
     def _cold(self, request: Mapping[str, Any], ends: float, follow: Follow | None) -> Heard:
         ours, theirs = socket.socketpair()

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import redact
@@ -142,6 +142,10 @@ class Heard:
     report: Mapping[str, Any] = field(repr=False)
     timed_out: bool = False
     where: tuple[str, ...] = ()
+
+    def after(self, why: str) -> Heard:
+        """The same; where it was ended by our deadline, with what had taken a part of its time."""
+        return replace(self, where=(*self.where, why)) if self.timed_out and why else self
 
     def reply(self, answer: Answer) -> Reply:
         """The whole reply, with the answer that was found."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from typing import TYPE_CHECKING
 
 from gpucheck.process.supervised import KILL_GRACE_S, PAYLOADS, Conversation, supervisor, wait
@@ -15,10 +16,15 @@ START_S = 90.0
 
 
 class WarmServer:
-    """A process of ``python`` that has imported ``preload`` and forks a child a payload."""
+    """A process of ``python`` that has imported ``preload`` and forks a child a payload.
+
+    ``why``: why whoever asked last was not served. Who asks later may be: what is slow at importing may get there.
+    """
 
     def __init__(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> None:
         self.why = ""
+        self.preload = ", ".join(preload)
+        self.began = time.monotonic()
         self.control, theirs = socket.socketpair()
         self.watch, watched = socket.socketpair()
         self.process = supervisor(watched, env, also=(theirs.fileno(),))
@@ -27,25 +33,31 @@ class WarmServer:
         theirs.close()
         watched.close()
 
-    def _is_ready(self, timeout_s: float) -> bool:
-        if self.why or not select.select([self.control], [], [], timeout_s)[0]:
-            self.why = self.why or f"not ready in {timeout_s:.0f} s"
-            return False
-        if not self.control.recv(64, socket.MSG_PEEK):
-            self.why = "it died while importing"
-            return False
-        return True
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.began
+
+    def _is_ready(self, within_s: float) -> bool:
+        """Whether the libraries are imported; START_S after its start nobody waits for that any more."""
+        if not select.select([self.control], [], [], max(0.0, min(within_s, START_S - self.age_s)))[0]:
+            self.why = f"the warm server was still importing {self.preload}, {self.age_s:.0f} s after its start"
+        elif not self.control.recv(64, socket.MSG_PEEK):
+            self.why = f"the warm server died while importing {self.preload}"
+        else:
+            self.why = ""
+        return not self.why
 
     def connect(self, within_s: float) -> socket.socket | None:
-        """A connection to a supervisor forked from the server; None when it is not ready in time, or gone."""
-        if not self._is_ready(min(within_s, START_S)):
+        """A connection to a supervisor forked from the server; None, and ``why``, when it is not ready or gone."""
+        if not self._is_ready(within_s):
             return None
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self.control, [b"."], [theirs.fileno()])
         except OSError as error:
             ours.close()
-            self.why = str(error)
+            self.why = f"the warm server is gone: {error}"
             return None
         finally:
             theirs.close()

@@ -85,6 +85,7 @@ PAYLOADS = {
     "sees": "import os\ndef main(args):\n    s = os.statvfs('/dev/shm')\n    return s.f_blocks * s.f_frsize\n",
     "limits": "import resource\ndef main(args):\n    return resource.getrlimit(resource.RLIMIT_NOFILE)\n",
     "env": "import os\ndef main(args):\n    return [os.environ.get(n) for n in args['names']]\n",
+    "modules": "import sys\ndef main(args):\n    return args['name'] in sys.modules\n",
     "threads": "import os\ndef main(args):\n    return len(os.listdir('/proc/self/task'))\n",
 }
 
@@ -254,6 +255,34 @@ def test_server_with_threads_does_not_fork(payloads: Path, tmp_path: Path) -> No
     with scratch.folder(who) as folder, Children(who.run, folder, preload=("threaded",)) as made:
         made.env["PYTHONPATH"] = str(tmp_path)
         assert made.run(str(payloads / "threads.py"), deadline_s=20).answer == Value(1)
+
+
+@pytest.fixture
+def slow_children(tmp_path: Path) -> Iterator[Children]:
+    """Children whose warm server imports for four seconds."""
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(4)\n")
+    who = owner.this_run()
+    with scratch.folder(who) as folder, Children(who.run, folder, preload=("slow_to_import",)) as made:
+        made.env["PYTHONPATH"] = str(tmp_path)
+        yield made
+
+
+def test_a_slow_server_leaves_a_payload_half_of_its_time(slow_children: Children, payloads: Path) -> None:
+    """What does not wait for the server any longer runs cold; when the server is there, it serves later ones."""
+    env = str(payloads / "env.py")
+    asked = {"names": ["PYTHONPATH"]}
+    began = time.monotonic()
+    assert isinstance(slow_children.run(env, asked, deadline_s=4).answer, Value)
+    assert 2 <= time.monotonic() - began < 4
+    loaded = slow_children.run(str(payloads / "modules.py"), {"name": "slow_to_import"}, deadline_s=20)
+    assert loaded.answer == Value(True)
+
+
+def test_a_payload_that_had_half_of_its_time_says_so(slow_children: Children, payloads: Path) -> None:
+    """Ended at its deadline after waiting for the server: the reason is not its own alone."""
+    reply = slow_children.run(str(payloads / "hangs.py"), deadline_s=2)
+    assert reply.ended.kind == "deadline"
+    assert "the warm server was still importing slow_to_import, 1 s after its start" in reply.ended.where
 
 
 def test_commands_end_at_the_deadline_too(children: Children) -> None:
