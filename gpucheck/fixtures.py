@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gpucheck import scratch
-from gpucheck.engine import Container, open_engine
-from gpucheck.engine.find import Missing
+from gpucheck.engine import Container, find, open_engine
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import REPORT, Inner, mark_of
 from gpucheck.judgement import own_code
@@ -118,16 +117,18 @@ def child(request: pytest.FixtureRequest, children: Children, deadline: Deadline
 class Engines:
     """Opens the engine once, at the first probe that asks; what came of it is the same for every later one."""
 
-    def __init__(self, who: Owner, wanted: str, children: Children) -> None:
+    def __init__(self, who: Owner, wanted: str, host: Facts, children: Children) -> None:
         self.calls: list[Children] = []
         self.blamed_by = ""
-        self._engine = Once(lambda deadline: open_engine(children, who, wanted, deadline, self.calls.append))
+        self._engine = Once(
+            lambda deadline: open_engine(children, who, find.addresses(wanted, host), deadline, self.calls.append)
+        )
 
     def open(self, report: Report, deadline: Deadline) -> Engine:
         """The engine. Raises NotApplicable or Unable; one that was asked for and is missing is a finding, once."""
         try:
             return self._engine.get(deadline)
-        except Missing as missing:
+        except find.Missing as missing:
             if not self.blamed_by:
                 self.blamed_by = report.probe
                 said = f"--gpucheck-engine {missing.kind}: no {missing.kind} is installed"
@@ -144,7 +145,7 @@ class Engines:
 def engines(request: pytest.FixtureRequest, children: Children) -> Iterator[Engines]:
     """The engine, opened on demand; its warm child is closed with the session."""
     given = _inner(request).given
-    made = Engines(given.owner, given.options["engine"], children)
+    made = Engines(given.owner, given.options["engine"], given.facts, children)
     yield made
     made.close()
 

@@ -58,9 +58,9 @@ def _onnx(facts: Facts, wanted: str) -> str:
     return _package("torch", "onnx")(facts, wanted) or _onnxruntime(facts, wanted)
 
 
-def _engine(_: Facts, wanted: str) -> str:
+def _engine(facts: Facts, wanted: str) -> str:
     try:
-        find.addresses(wanted)
+        find.addresses(wanted, facts)
     except find.Missing as missing:
         return f"no {missing.kind} is installed"
     except (NotApplicable, Unable) as error:
@@ -68,9 +68,9 @@ def _engine(_: Facts, wanted: str) -> str:
     return ""
 
 
-def _no_podman(_: Facts, __: str) -> str:
+def _no_podman(facts: Facts, _: str) -> str:
     try:
-        find.addresses("podman")
+        find.addresses("podman", facts)
     except find.Missing:
         return ""
     except Unable:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import cleanup, owner, redact
-from gpucheck.engine import find, mirror
+from gpucheck.engine import mirror
 from gpucheck.engine.container import Bind, Container, VolumeMount, create, mount
+from gpucheck.judgement.hello import Hello
 from gpucheck.process import (
     PAYLOADS,
     Children,
@@ -34,7 +35,7 @@ from gpucheck.process import (
 from gpucheck.verdict import Bug, Unable, Unexplained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpucheck.owner import Owner
 
@@ -76,8 +77,7 @@ class Engine:
     """An engine that answered on this host."""
 
     url: str
-    source: str
-    hello: Mapping[str, Any]
+    hello: Hello
     calls: Children = field(repr=False)
     judged: Children = field(repr=False)
     owner: Owner
@@ -89,7 +89,7 @@ class Engine:
     @property
     def label(self) -> str:
         """For people: ``docker 26.1.5``."""
-        return f"{self.hello['kind']} {self.hello['version']}"
+        return self.hello.label
 
     def call(self, op: str, deadline: Deadline, within_s: float = CALL_S, **args: Any) -> Any:
         """Ask the engine one thing. Raises Refused with its words, Unable when it did not answer in time."""
@@ -174,7 +174,7 @@ class Engine:
         if not isinstance(reply.answer, Value):
             raise Unable(f"what the judged Python needs in a container: {_why(reply)}")
         roots = mirror.roots(reply.answer.value, str(folder))
-        binds = tuple(Bind(p, p) for root in roots for p in mirror.around(root, self.hello["root"]))
+        binds = tuple(Bind(p, p) for root in roots for p in mirror.around(root, self.hello.root))
         tar = folder / "mirror.tar"
         mirror.tar(tar, os.getuid(), os.getgid())
         run = self.owner.run.lower()
@@ -223,7 +223,7 @@ class Engine:
         }
 
     def _runtime(self, container: Container) -> str | None:
-        return container.runtime if container.runtime in self.hello["runtimes"] else None
+        return container.runtime if container.runtime in self.hello.runtimes else None
 
 
 def _why(reply: Reply) -> str:
@@ -265,24 +265,23 @@ def _call(calls: Children, url: str, op: str, deadline_s: float, args: Mapping[s
 
 
 def open_engine(
-    judged: Children, who: Owner, wanted: str, deadline: Deadline, keep: Callable[[Children], None]
+    judged: Children, who: Owner, addresses: Sequence[str], deadline: Deadline, keep: Callable[[Children], None]
 ) -> Engine:
-    """The first engine that answers. Raises what :func:`find.addresses` raises, and Unable when none answers.
+    """The first engine that answers at one of :func:`find.addresses`. Raises Unable when none does.
 
     ``keep`` is handed the children that make the engine's calls, to close them at the end of the session.
     """
-    addresses = find.addresses(wanted)
     calls = Children(judged.run_id, judged.folder, sys.executable, preload=("docker",))
     keep(calls)
     silent: list[Unable] = []
-    for address in addresses:
-        (judged.folder / cleanup.ENGINE_USED).write_text(address.url)
+    for url in addresses:
+        (judged.folder / cleanup.ENGINE_USED).write_text(url)
         try:
-            hello = _call(calls, address.url, "hello", deadline.left_s(HELLO_S), {})
+            hello = Hello.parse(_call(calls, url, "hello", deadline.left_s(HELLO_S), {}))
         except Unable as error:
             silent.append(error)
             continue
-        engine = Engine(address.url, address.source, hello, calls, judged, who)
+        engine = Engine(url, hello, calls, judged, who)
         _sweep(engine, deadline)
         return engine
     (judged.folder / cleanup.ENGINE_USED).unlink(missing_ok=True)

@@ -53,15 +53,11 @@ class Container:
     hostname: str = "localhost"
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     memory_bytes: int | None = None
-    cpus: float | None = None
-    pids: int | None = None
-    ulimits: Mapping[str, int] = field(default_factory=dict)
     cap_add: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     gpus: Mapping[str, Any] | None = None
     read_only: bool = True
     runtime: str | None = RUNC
-    extra_hosts: tuple[str, ...] = ()
 
 
 def mount(bind: Bind) -> dict[str, Any]:
@@ -89,11 +85,8 @@ def _optional(container: Container) -> dict[str, Any]:
         "ShmSize": container.shm_bytes,
         "Memory": container.memory_bytes,
         "MemorySwap": container.memory_bytes,
-        "NanoCpus": int(container.cpus * 1e9) if container.cpus else None,
-        "PidsLimit": container.pids,
         "DeviceRequests": [dict(container.gpus)] if container.gpus else None,
         "Runtime": container.runtime,
-        "ExtraHosts": list(container.extra_hosts) or None,
     }
     return {name: value for name, value in wanted.items() if value is not None}
 
@@ -110,7 +103,6 @@ def create(container: Container, image: str, mounts: Sequence[Mapping[str, Any]]
         "Tmpfs": {"/tmp": "rw,size=512m,mode=1777"} if container.read_only else {},
         "Mounts": [*mounts, *(_volume(v) for v in container.volumes)],
         "Devices": [_device(node) for node in container.devices],
-        "Ulimits": [{"Name": n, "Soft": v, "Hard": v} for n, v in container.ulimits.items()],
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "2m", "max-file": "1"}},
         **_optional(container),
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpucheck.facts import Facts
+    from gpucheck.judgement.hello import Hello
 
 KIND: Final = "nvidia.com/gpu"
 WORDS: Final = 400
@@ -36,18 +37,10 @@ class Engine:
     snap: bool = False
 
     @classmethod
-    def of(cls, hello: Mapping[str, Any], host: Facts) -> Engine:
+    def of(cls, hello: Hello, host: Facts) -> Engine:
         """From what the engine says of itself, and what the host's files say of it."""
-        root = hello["root"]
-        rootless = any("rootless" in option for option in hello["security"]) or bool(host.known("engine.rootless"))
-        return cls(
-            kind=hello["kind"],
-            version=hello["version"],
-            runtimes=tuple(hello["runtimes"]),
-            cdi_folders=tuple(hello["cdi_folders"]),
-            rootless=rootless,
-            snap=root.startswith(("/var/snap/", "/snap/")),
-        )
+        rootless = hello.rootless or bool(host.known("engine.rootless"))
+        return cls(hello.kind, hello.version, hello.runtimes, hello.cdi_folders, rootless, hello.snap)
 
 
 @dataclass(frozen=True, slots=True)

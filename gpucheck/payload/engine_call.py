@@ -20,23 +20,18 @@ POLL_S = 5.0
 
 
 def hello(client):
-    """Who answers: kind, versions, and what of its configuration matters here."""
+    """Who answers: kind, version, and what of its configuration matters here."""
     version = client.version()
     info = client.info()
     components = [c.get("Name", "") for c in version.get("Components") or []]
     return {
         "kind": "podman" if any("Podman" in name for name in components) else "docker",
         "version": version.get("Version", ""),
-        "api": version.get("ApiVersion", ""),
-        "name": info.get("Name", ""),
         "runtimes": sorted(info.get("Runtimes") or {}),
         "security": info.get("SecurityOptions") or [],
         "cdi_folders": info.get("CDISpecDirs") or [],
         "devices": [d.get("ID", "") for d in info.get("DiscoveredDevices") or []],
         "root": info.get("DockerRootDir", ""),
-        "storage": info.get("Driver", ""),
-        "cgroup": info.get("CgroupVersion", ""),
-        "log": info.get("LoggingDriver", ""),
     }
 
 

@@ -90,7 +90,7 @@ class Asking:
         hello = container.engine.hello
         self.label: str = container.engine.label
         self.engine = Engine.of(hello, host)
-        self.discovered = tuple(name for name in hello["devices"] if name.startswith(KIND))
+        self.discovered = tuple(name for name in hello.devices if name.startswith(KIND))
         self.gpus = [Gpu.parse(told) for told in host.known("nvml.gpus") or ()]
         self.driver = host.known("driver.module_version")
         self._cdi: list[Cdi] | None = None

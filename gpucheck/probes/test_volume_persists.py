@@ -103,7 +103,7 @@ class Look:
 
     def user(self) -> str | None:
         """Who writes to the invoking user's folders: that user, who is root in the namespace of a rootless engine."""
-        return ROOT if any("rootless" in option for option in self.container.engine.hello["security"]) else None
+        return ROOT if self.container.engine.hello.rootless else None
 
     def find(self, fault: Fault) -> None:
         """A fault as a finding."""

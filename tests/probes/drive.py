@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpucheck
-from gpucheck import owner, profile, scratch
-from gpucheck.engine import Engine, open_engine
+from gpucheck import facts, owner, profile, scratch
+from gpucheck.engine import Engine, find, open_engine
 from gpucheck.facts import Fact, Facts
 from gpucheck.fixtures import Containers
 from gpucheck.process import Children, Deadline
@@ -57,7 +57,8 @@ def containers() -> Iterator[Containers]:
             stack.enter_context(calls)
 
         deadline = Deadline.within(LONGEST_S)
-        engine = open_engine(judged, here, "auto", deadline, keep)
+        host = facts.read(("engine.sockets", "engine.clients"))
+        engine = open_engine(judged, here, find.addresses("auto", host), deadline, keep)
         yield Containers(lambda _: engine, deadline, PROBES)
         ours = [thing for thing in engine.call("marked", deadline) if thing["labels"].get("gpucheck.run") == here.run]
         engine.call("remove", deadline, things=ours)

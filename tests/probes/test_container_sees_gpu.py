@@ -23,6 +23,7 @@ import gpucheck
 from gpucheck import owner, scratch
 from gpucheck.fakes import machine
 from gpucheck.judgement import container_gpu
+from gpucheck.judgement.hello import Hello
 from gpucheck.process import PAYLOADS, Children, Ended, NoAnswer, Reply, Value, read_answer
 from gpucheck.report import Report
 from gpucheck.verdict import NotApplicable, Result, Subject, Unable, Verdict
@@ -72,8 +73,8 @@ class PlayedEngine:
         played = machine.load("eight-h100")
         self.machine = replace(played, cards=played.cards[:2])
         self.ways = {"gpus": "exact", "cdi": "exact", "runtime": "exact", "devices": "exact", **told.pop("ways", {})}
-        hello = {**HELLO, **told}
-        self.engine = SimpleNamespace(hello=hello, label=f"{hello['kind']} {hello['version']}")
+        hello = Hello.parse({**HELLO, **told})
+        self.engine = SimpleNamespace(hello=hello, label=hello.label)
         self.asked: list[dict[str, Any]] = []
 
     @property
@@ -393,7 +394,7 @@ def container(docker_host: str) -> Iterator[Any]:
     os.environ["DOCKER_HOST"] = docker_host
     try:
         with drive.containers() as made:
-            if "nvidia" in made.engine.hello["runtimes"]:
+            if "nvidia" in made.engine.hello.runtimes:
                 pytest.skip("this engine hands out GPUs")
             yield made
     except (NotApplicable, Unable) as none:

@@ -213,7 +213,7 @@ def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(container: A
     dataset = tmp_path / "imagenet"
     disk("imagenet/shard", "size=4m,mode=1777")
     result = expected(container, f"{dataset}:/data:ro")
-    if int(container.engine.hello["version"].partition(".")[0]) < RECURSIVE_SINCE:
+    if int(container.engine.hello.version.partition(".")[0]) < RECURSIVE_SINCE:
         assert pitfalls(result) == ["readonly-not-recursive"]
         assert f"{dataset} bound :ro, shard (tmpfs): a file could be created" in text(result)
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck import cleanup, engine, owner, scratch
+from gpucheck import cleanup, engine, facts, owner, scratch
 from gpucheck.fixtures import Containers, Engines
 from gpucheck.process import Children, Deadline, Value
 from gpucheck.report import Report
@@ -33,7 +33,7 @@ def asking(door: Door, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asking]:
     here = owner.this_run()
     python = os.path.realpath(sys.executable)  # without torch, which takes its time
     with scratch.folder(here) as folder, Children(here.run, folder, python) as judged:
-        engines = Engines(here, "auto", judged)
+        engines = Engines(here, "auto", facts.read(("engine.sockets", "engine.clients")), judged)
 
         def ask(seconds: float) -> Containers:
             report = Report("a-probe", "a probe", Subject("engine", "id", "engine"))

@@ -20,6 +20,7 @@ from gpucheck.judgement.container_gpu import (
     trouble,
     words,
 )
+from gpucheck.judgement.hello import Hello
 
 DOCKER = Engine("docker", "28.2.2", ("nvidia", "runc"))
 PODMAN = Engine("podman", "4.9.3")
@@ -271,6 +272,7 @@ HELLO = {
     "version": "28",
     "runtimes": ["runc"],
     "cdi_folders": ["/etc/cdi"],
+    "devices": [],
     "security": [],
     "root": "/var/lib/docker",
 }
@@ -294,4 +296,4 @@ def test_an_engine_by_what_it_says_and_what_files_say(
 ) -> None:
     """Rootless by its own word or by its socket; a snap by where its files lie."""
     host = Facts(Fact(name, value, "the test") for name, value in facts.items())
-    assert Engine.of({**HELLO, **changes}, host) == engine
+    assert Engine.of(Hello.parse({**HELLO, **changes}), host) == engine
