@@ -127,7 +127,7 @@ def kill(list_pids, patience_s=2.0):
     while pids:
         for pid in pids:
             _signal(pid, signal.SIGKILL)
-        _reap()
+        reap()
         pids = list_pids()
         if not pids or time.monotonic() > end:
             break
@@ -135,7 +135,8 @@ def kill(list_pids, patience_s=2.0):
     return pids
 
 
-def _reap():
+def reap():
+    """Collect every dead child of the caller."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -13,6 +13,7 @@ import socket
 import sys
 
 import envelope
+import family
 import supervisor
 
 
@@ -76,7 +77,7 @@ def main(argv):
             finally:
                 os._exit(0)
         conn.close()
-        _reap()
+        family.reap()
 
 
 def _recv(control):
@@ -89,14 +90,6 @@ def _recv(control):
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return message, list(fds), flags, address
-
-
-def _reap():
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
 
 
 if __name__ == "__main__":
