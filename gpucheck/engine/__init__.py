@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck import cleanup, owner, redact
 from gpucheck.engine import mirror
+from gpucheck.engine.calls import Refused, call, why
 from gpucheck.engine.container import Bind, Container, VolumeMount, create, mount
 from gpucheck.judgement.hello import Hello
 from gpucheck.process import (
@@ -52,17 +53,6 @@ NOT_THERE = re.compile(r"bind source path does not exist: (.+)|statfs (.+): no s
 __all__ = ["Bind", "Container", "Engine", "Refused", "VolumeMount", "open_engine", "remove_run"]
 
 
-class Refused(Unexplained):
-    """The engine answered and said no: ``text`` is its own words, which may say why."""
-
-    def __init__(self, url: str, op: str, text: str) -> None:
-        super().__init__(f"the engine at {url} refused ({op}): {text}", text)
-
-    def __str__(self) -> str:
-        """The refusal alone."""
-        return self.what
-
-
 @dataclass(frozen=True, slots=True)
 class Base:
     """What a container begins with: an image, how a Python is started in it, and what is bound over it."""
@@ -93,7 +83,7 @@ class Engine:
 
     def call(self, op: str, deadline: Deadline, within_s: float = CALL_S, **args: Any) -> Any:
         """Ask the engine one thing. Raises Refused with its words, Unable when it did not answer in time."""
-        return _call(self.calls, self.url, op, deadline.left_s(within_s), args)
+        return call(self.calls, self.url, op, deadline.left_s(within_s), args)
 
     def image(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
         """What the engine knows of an image; None when it does not have it. Nothing is ever pulled."""
@@ -134,11 +124,11 @@ class Engine:
         (folder / "args").chmod(0o644)
         path = Path(payload if "/" in payload else PAYLOADS / f"{payload}.py")
         binds = [Bind(str(folder), ANSWER, read_only=False), Bind(str(PAYLOADS), OURS), Bind(str(path.parent), THEIRS)]
-        binds = [*base.binds, *binds]
+        python, binds = base.python, [*base.binds, *binds]
         sent = (f"{OURS}/envelope.py", f"{THEIRS}/{path.name}", f"@{ANSWER}/args", nonce, f"{ANSWER}/answer")
         whole = replace(
             container,
-            argv=container.argv or (base.python, "-B", *sent),
+            argv=container.argv or (python, "-B", *sent),
             user=container.user or f"{os.getuid()}:{os.getgid()}",
             env={**self._environment(), **container.env},
             runtime=self._runtime(container),
@@ -151,7 +141,7 @@ class Engine:
     def _reply(self, body: Any, folder: Path, nonce: str, deadline_s: float) -> Reply:
         try:
             asked = {"create": body, "deadline_s": deadline_s}
-            state = _call(self.calls, self.url, "run", deadline_s + MARGIN_S, asked)
+            state = call(self.calls, self.url, "run", deadline_s + MARGIN_S, asked)
         except Refused as refused:
             return Reply(NoAnswer(), Ended("refused"), errors=f"gpucheck-refused: {redact.redact(refused.text)}")
         stacks = tuple(line for dump in sorted(folder.glob("[0-9]*")) for line in frames(dump))
@@ -172,7 +162,7 @@ class Engine:
         modules = ["torch", "onnxruntime"]
         reply = self.judged.run("mapped_paths", {"modules": modules}, deadline_s=deadline.left_s(OPEN_S))
         if not isinstance(reply.answer, Value):
-            raise Unable(f"what the judged Python needs in a container: {_why(reply)}")
+            raise Unable(f"what the judged Python needs in a container: {why(reply)}")
         roots = mirror.roots(reply.answer.value, str(folder))
         binds = tuple(Bind(p, p) for root in roots for p in mirror.around(root, self.hello.root))
         tar = folder / "mirror.tar"
@@ -197,7 +187,7 @@ class Engine:
         reply = self._run("here", {"path": "/gpucheck/here"}, bound, base, deadline.left_s(CALL_S))
         if isinstance(reply.answer, Value) and reply.answer.value["text"] == secret:
             return
-        said = reply.refusal or _why(reply)
+        said = reply.refusal or why(reply)
         if _is_elsewhere(reply):
             where = redact.redact(self.url)
             raise Unable(
@@ -226,11 +216,6 @@ class Engine:
         return container.runtime if container.runtime in self.hello.runtimes else None
 
 
-def _why(reply: Reply) -> str:
-    answer = reply.answer
-    return f"{answer.type}: {answer.text}" if isinstance(answer, Failure) else str(reply.ended)
-
-
 def _is_elsewhere(reply: Reply) -> bool:
     """Whether something is not there for the engine, or in its container, that is there for us."""
     if (gone := NOT_THERE.search(reply.refusal or "")) is not None:
@@ -249,21 +234,6 @@ def _ended(state: Mapping[str, Any], where: tuple[str, ...]) -> Ended:
     return Ended("exit", code=code)
 
 
-def _call(calls: Children, url: str, op: str, deadline_s: float, args: Mapping[str, Any]) -> Any:
-    where = redact.redact(url)
-    reply = calls.run("engine_call", {"op": op, "url": url, **args}, deadline_s=deadline_s)
-    if isinstance(reply.answer, Value):
-        said = reply.answer.value
-        if "value" in said:
-            return said["value"]
-        if "refused" in said:
-            raise Refused(where, op, redact.redact(said["refused"]))
-        raise Unable(f"an answer of the engine at {where}: {redact.redact(said['unreachable'])}")
-    if reply.hung:
-        raise Unable(f"an answer of the engine at {where} within {deadline_s:.0f} s ({op})")
-    raise Bug(f"the engine's child, {op}: {_why(reply)}; {reply.errors[-300:]}")
-
-
 def open_engine(
     judged: Children, who: Owner, addresses: Sequence[str], deadline: Deadline, keep: Callable[[Children], None]
 ) -> Engine:
@@ -277,7 +247,7 @@ def open_engine(
     for url in addresses:
         (judged.folder / cleanup.ENGINE_USED).write_text(url)
         try:
-            hello = Hello.parse(_call(calls, url, "hello", deadline.left_s(HELLO_S), {}))
+            hello = Hello.parse(call(calls, url, "hello", deadline.left_s(HELLO_S), {}))
         except Unable as error:
             silent.append(error)
             continue
@@ -301,9 +271,9 @@ def remove_run(who: Owner, folder: Path) -> list[str]:
     url = (folder / cleanup.ENGINE_USED).read_text()
     try:
         with Children(who.run, folder) as calls:
-            things = _call(calls, url, "marked", CALL_S, {})
+            things = call(calls, url, "marked", CALL_S, {})
             ours = [t for t in things if t["labels"].get("gpucheck.run") == who.run]
-            stuck: list[str] = _call(calls, url, "remove", CALL_S, {"things": ours}) if ours else []
+            stuck: list[str] = call(calls, url, "remove", CALL_S, {"things": ours}) if ours else []
     except (Unable, Bug) as error:
         return [f"the engine could not be asked to remove what this run made: {error}"]
     return stuck
