@@ -20,7 +20,7 @@ from gpucheck.process import Children, Deadline, Once
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
@@ -93,7 +93,9 @@ class Child:
         self.deadline = deadline
         self.beside = beside
 
-    def __call__(self, payload: str, args: Any = None, *, deadline_s: float | None = None, **how: Any) -> Reply:
+    def __call__(
+        self, payload: str, args: Mapping[str, Any] | None = None, *, deadline_s: float | None = None, **how: Any
+    ) -> Reply:
         """Run a payload and return its reply."""
         name, payload = payload, payload_of(payload, self.beside)
         args, how = self.change.child_args(name, args), self.change.child_how(name, how)
@@ -166,7 +168,9 @@ class Containers:
         """The engine. Raises NotApplicable or Unable."""
         return self.opened(self.deadline)
 
-    def __call__(self, payload: str, args: Any = None, *, deadline_s: float | None = None, **how: Any) -> Reply:
+    def __call__(
+        self, payload: str, args: Mapping[str, Any] | None = None, *, deadline_s: float | None = None, **how: Any
+    ) -> Reply:
         """Run a payload in a container described by ``how`` (fields of :class:`gpucheck.engine.Container`)."""
         wanted = Container(**{**how, **self.change.container})
         args = self.change.container_args(payload, args or {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck import cleanup, engine, facts, owner, scratch
+from gpucheck import cleanup, engine, facts, fixtures, inner, owner, scratch
 from gpucheck.fixtures import Containers, Engines
 from gpucheck.process import Children, Deadline, Value
 from gpucheck.report import Report
@@ -63,6 +63,12 @@ def test_every_wait_for_the_engine_ends_with_the_probes_time(asking: Asking, doo
     assert time.monotonic() - began < 4 + engine.MARGIN_S + 2
     with pytest.raises(Unable, match="time: the probe's deadline"):
         look(container)
+
+
+def test_what_is_waited_for_beyond_a_deadline_fits_into_the_belt() -> None:
+    """A container that is killed, then the volumes: each is also given the moment in which its asker is ended."""
+    ended_s = 2.0
+    assert engine.MARGIN_S + fixtures.LEAVE_S + 2 * ended_s < inner.BELT_S
 
 
 def test_one_probes_lack_of_time_is_not_the_next_ones(asking: Asking, door: Door) -> None:
