@@ -143,6 +143,12 @@ class Heard:
     timed_out: bool = False
     where: tuple[str, ...] = ()
 
+    @classmethod
+    def unstarted(cls, error: OSError) -> Heard:
+        """Of a child for which no supervisor could be started: too many processes, no memory."""
+        said = f"{_REFUSED}{type(error).__name__}: {error}"
+        return cls({"status": _REFUSED_STATUS << 8, "errors": base64.b64encode(said.encode()).decode()})
+
     def after(self, why: str) -> Heard:
         """The same; where it was ended by our deadline, with what had taken a part of its time."""
         return replace(self, where=(*self.where, why)) if self.timed_out and why else self
