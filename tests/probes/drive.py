@@ -96,7 +96,7 @@ def new_report(module: Any, name: str, level: str) -> Report:
 
 
 def judge(name: str, given: dict[str, Any]) -> Result:
-    """Run that probe on what is given."""
+    """Run the probe of that name on what is given."""
     module = load(name)
     options = options_of(given["options"], given["expect"])
     report = new_report(module, name, options["level"])
