@@ -75,8 +75,8 @@ def _no_podman(facts: Facts, _: str) -> str:
         find.addresses("podman", facts)
     except find.Missing:
         return ""
-    except Unable:
-        return "podman is installed"
+    except Unable as error:
+        return str(error)
     return "podman answers here"
 
 

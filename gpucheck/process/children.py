@@ -6,6 +6,7 @@ import secrets
 import socket
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import redact, scratch
@@ -43,7 +44,8 @@ class Children:
     def start_server(self) -> None:
         """Begin importing in the background what the first warm payload would otherwise wait for."""
         if self.preload and self._server is None:
-            self._server = WarmServer(self.python, self.preload, self.env)
+            with suppress(OSError):  # a cold child will meet the same, and say it
+                self._server = WarmServer(self.python, self.preload, self.env)
 
     def close(self) -> None:
         """End the warm server; every other child has ended with its own call."""
@@ -110,8 +112,13 @@ class Children:
 
     def _cold(self, request: Mapping[str, Any], ends: float, follow: Follow | None) -> Heard:
         ours, theirs = socket.socketpair()
-        process = supervisor(theirs, self.env)
-        theirs.close()
+        try:
+            process = supervisor(theirs, self.env)
+        except OSError as error:
+            ours.close()
+            return Heard.unstarted(error)
+        finally:
+            theirs.close()
         try:
             return self._converse(ours, request, ends, follow)
         finally:

@@ -38,16 +38,10 @@ class Failure:
     text: str
     trace: str = field(repr=False)
 
-    def __str__(self) -> str:
-        return f"{self.type}: {self.text}"
-
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
     """The payload ended, or was ended, before it answered."""
-
-    def __str__(self) -> str:
-        return "no answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +50,12 @@ class Garbage:
 
     text: str
 
-    def __str__(self) -> str:
-        return f"an answer that cannot be read ({self.text})"
-
 
 @dataclass(frozen=True, slots=True)
 class TooMuch:
     """The answer is larger than an answer may be."""
 
     size_bytes: int
-
-    def __str__(self) -> str:
-        return f"an answer of {self.size_bytes} bytes, of which at most {ANSWER_LIMIT_BYTES} are read"
 
 
 Answer = Value | Failure | NoAnswer | Garbage | TooMuch
@@ -154,6 +142,12 @@ class Heard:
     report: Mapping[str, Any] = field(repr=False)
     timed_out: bool = False
     where: tuple[str, ...] = ()
+
+    @classmethod
+    def unstarted(cls, error: OSError) -> Heard:
+        """Of a child for which no supervisor could be started: too many processes, no memory."""
+        said = f"{_REFUSED}{type(error).__name__}: {error}"
+        return cls({"status": _REFUSED_STATUS << 8, "errors": base64.b64encode(said.encode()).decode()})
 
     def after(self, why: str) -> Heard:
         """The same; where it was ended by our deadline, with what had taken a part of its time."""

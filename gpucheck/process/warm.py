@@ -18,7 +18,8 @@ START_S = 90.0
 class WarmServer:
     """A process of ``python`` that has imported ``preload`` and forks a child a payload.
 
-    ``why``: why whoever asked last was not served. Who asks later may be: what is slow at importing may get there.
+    Raises OSError where no process can be started. ``why``: why whoever asked last was not served; who asks later may
+    be, for what is slow at importing may get there.
     """
 
     def __init__(self, python: str, preload: Sequence[str], env: Mapping[str, str]) -> None:
@@ -27,7 +28,12 @@ class WarmServer:
         self.began = time.monotonic()
         self.control, theirs = socket.socketpair()
         self.watch, watched = socket.socketpair()
-        self.process = supervisor(watched, env, also=(theirs.fileno(),))
+        try:
+            self.process = supervisor(watched, env, also=(theirs.fileno(),))
+        except OSError:
+            for end in (self.control, theirs, self.watch, watched):
+                end.close()
+            raise
         argv = [python, "-B", str(PAYLOADS / "warm.py"), str(theirs.fileno()), *preload]
         self.talk = Conversation(self.watch, {"argv": argv, "env": dict(env), "close_fds": [theirs.fileno()]})
         theirs.close()

@@ -305,6 +305,20 @@ def test_a_supervisor_that_is_gone_or_deaf_is_data(monkeypatch: pytest.MonkeyPat
         assert supervised.Conversation(ours, {"argv": ["x" * (8 << 20)]}).report(5) == {"lost": True}
 
 
+@pytest.mark.parametrize("preload", [(), ("decimal",)])
+def test_a_process_that_cannot_be_started_is_data(payloads: Path, preload: tuple[str, ...]) -> None:
+    """The kernel's refusal comes back as why the child could not be set up; here of a variable that is too long."""
+    who = owner.this_run()
+    with scratch.folder(who) as folder, Children(who.run, folder, preload=preload) as made:
+        made.env["TOO_LONG"] = "x" * (1 << 20)
+        for reply in (
+            made.run(str(payloads / "answers.py"), {"x": 1}, deadline_s=9),
+            made.run_argv(["true"], deadline_s=9),
+        ):
+            assert reply.answer == NoAnswer()
+            assert "Argument list too long" in (reply.refusal or "")
+
+
 def test_output_is_redacted(run: Go, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret that a payload prints or raises does not come back."""
     token = "hf_" + "a1B2" * 9
