@@ -25,7 +25,7 @@ def cause_of(told: Unexplained | Failed, facts: Callable[[tuple[str, ...]], Fact
     """What is known to fail in these words on a machine with these facts; None when nothing is, or not surely."""
     found = diagnose(told.text, facts).found
     best = next((answer for answer in found if not told.by_fact or list(_confirming(answer))), None)
-    if best is None or best.pitfall.id == told.known:
+    if best is None or best.pitfall.id in told.known:
         return None
     evidence = [told.what, *told.evidence]
     evidence += [line for line in _said(best) if not any(line in earlier for earlier in evidence)]

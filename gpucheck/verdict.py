@@ -80,11 +80,13 @@ class Unexplained(Unable):
     """The machine failed in words that no rule of the probe knows: ``text`` is all of them.
 
     The knowledge base is asked (:meth:`gpucheck.report.Report.explain`); with ``by_fact`` only what a fact of this
-    machine confirms is believed, and ``known`` is a pitfall that would say nothing new. What matches nothing stays
+    machine confirms is believed, and ``known`` are pitfalls that would say nothing new. What matches nothing stays
     "could not decide", with ``evidence``.
     """
 
-    def __init__(self, what: str, text: str, *evidence: str, by_fact: bool = False, known: str = "") -> None:
+    def __init__(
+        self, what: str, text: str, *evidence: str, by_fact: bool = False, known: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(f"a cause: {what}, and nothing that is known here explains it", *evidence)
         self.what = what
         self.text = text
@@ -97,7 +99,7 @@ class Failed(Bug):
     """A payload failed: the machine's fault where something known explains ``text``, and ours otherwise."""
 
     by_fact = False
-    known = ""
+    known: tuple[str, ...] = ()
 
     def __init__(self, what: str, text: str, *evidence: str) -> None:
         super().__init__(f"{what} (nothing that is known here explains it)")

@@ -32,6 +32,8 @@ _DIED = re.compile(r"DataLoader worker .*(?:exited unexpectedly|is killed by sig
 _TIMED_OUT = "DataLoader timed out"
 DIED = "dataloader-worker-died"
 """What is said where nothing says why a worker is gone: any cause that can be told is the better answer."""
+# A worker's neighbour may find its pipe closed before it is ended, and say so: that is no cause of the death.
+_FOLLOWS = (DIED, "broken-pipe-secondary")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Fault:
     def unexplained(self, label: str) -> Unexplained:
         """The fault as a question to the knowledge base. Whoever sends SIGKILL leaves no words: a fact must say why."""
         killed = -signal.SIGKILL in self.exit_codes
-        return Unexplained(f"{label}: the loader stopped", self.text, *self.evidence(), by_fact=killed, known=DIED)
+        return Unexplained(f"{label}: the loader stopped", self.text, *self.evidence(), by_fact=killed, known=_FOLLOWS)
 
     def evidence(self) -> tuple[str, ...]:
         """Lines for people: what torch said, how workers ended, the worker's own last line, the attribute to blame."""

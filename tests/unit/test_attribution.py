@@ -70,7 +70,7 @@ def test_what_is_known_already_is_no_answer() -> None:
     """A pitfall that only says again that something stopped explains nothing."""
     told = "RuntimeError: Caught KeyError in DataLoader worker process 0."
     assert cause_of(Unexplained("w", told), None) is not None
-    assert cause_of(Unexplained("w", told, known="dataloader-worker-died"), None) is None
+    assert cause_of(Unexplained("w", told, known=("dataloader-worker-died",)), None) is None
 
 
 def test_unknown_words_say_so_and_are_shown() -> None:

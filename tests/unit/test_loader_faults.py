@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpucheck.attribution import cause_of
 from gpucheck.judgement.loader_faults import Fault, discrepancies, ending, last_error, slips
+from gpucheck.verdict import Unexplained
 
 AWAY = "RuntimeError: DataLoader worker (pid(s) 17) exited unexpectedly"
 GUARD = """Traceback (most recent call last):
@@ -79,6 +81,22 @@ def test_evidence_names_what_does_not_pickle() -> None:
 def test_ending(code: int, text: str) -> None:
     """Signals by name, also those that have none."""
     assert ending(code) == text
+
+
+def test_a_neighbours_broken_pipe_is_no_cause() -> None:
+    """A second worker whose queue is closed by the first one's death says so on the same standard error."""
+    pipe = """Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 138, in _serve
+    with self._listener.accept() as conn:
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 384, in _send
+    n = write(self._handle, buf)
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+    fault = Fault("running", AWAY, (3,), pipe)
+    best = cause_of(Unexplained("w", fault.text), None)
+    assert best is not None
+    assert best.pitfall == "broken-pipe-secondary"
+    assert cause_of(fault.unexplained("fork"), None) is None
 
 
 def test_last_error_of_nothing() -> None:
