@@ -86,14 +86,16 @@ def test_ending(code: int, text: str) -> None:
 def test_a_neighbours_broken_pipe_is_no_cause() -> None:
     """A second worker whose queue is closed by the first one's death says so on the same standard error."""
     pipe = """Traceback (most recent call last):
-  File "/usr/lib/python3.11/multiprocessing/queues.py", line 250, in _feed
-    send_bytes(obj)
+  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 138, in _serve
+    with self._listener.accept() as conn:
   File "/usr/lib/python3.11/multiprocessing/connection.py", line 384, in _send
     n = write(self._handle, buf)
 BrokenPipeError: [Errno 32] Broken pipe
 """
     fault = Fault("running", AWAY, (3,), pipe)
-    assert cause_of(Unexplained("w", fault.text), None) is not None
+    best = cause_of(Unexplained("w", fault.text), None)
+    assert best is not None
+    assert best.pitfall == "broken-pipe-secondary"
     assert cause_of(fault.unexplained("fork"), None) is None
 
 
