@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gpucheck import scratch
-from gpucheck.engine import OPEN_S, Container, open_engine
+from gpucheck.engine import OPEN_S, Container, Refused, open_engine
 from gpucheck.engine.find import Missing
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import REPORT, Inner, mark_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
     from gpucheck.faults import Change
+    from gpucheck.judgement.image_config import Image
     from gpucheck.judgement.own_code import OwnCode
     from gpucheck.process import Reply
     from gpucheck.profile import Options
@@ -214,10 +216,24 @@ def scratch_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
-def image(request: pytest.FixtureRequest) -> str:
-    """One image that the operator named."""
+def image(request: pytest.FixtureRequest, report: Report, container: Containers) -> Image:
+    """One image that the operator named, as the engine has it; one that cannot be looked at is never ruled out."""
     name: str = request.param
-    return name
+    try:
+        engine = container.engine
+        found = engine.image(name)
+    except NotApplicable as ruled_out:
+        raise Unable(f"an engine that has {name}: {ruled_out.because.value} ({ruled_out.because.source})") from None
+    except Refused as refused:
+        raise Unable(f"{name}: {engine.label} says: {refused.text}") from None
+    if found is None:
+        kind = engine.hello["kind"]
+        raise Unable(
+            f"the image: {engine.label} does not have {name}, and nothing is pulled unasked: "
+            f"{kind} pull {name}, or {kind} load -i FILE.tar"
+        )
+    report.subject = replace(report.subject, details=found.details)
+    return found
 
 
 @pytest.fixture

@@ -118,6 +118,21 @@ def _file(text: str) -> str:
     return str(Path(text).resolve())
 
 
+# The grammar of a reference (distribution/reference): registry and its port, lower-case path, tag, digest; or an id.
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::\d+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::\w[\w.-]{0,127})?(?:@[a-z0-9+.]+:[0-9a-f]{32,128})?",
+    re.ASCII,
+)
+
+
+def _reference(text: str) -> str:
+    if not _REFERENCE.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
 def _factory(text: str) -> str:
     if not re.fullmatch(r"[\w.]+:[\w.]+", text):
         raise ValueError(text)
@@ -152,7 +167,14 @@ OPTIONS = {
             "auto",
             ini=True,
         ),
-        Option("image", str, "an image that the engine has", "judge this image too (repeatable)", (), many=True),
+        Option(
+            "image",
+            _reference,
+            "one image as the engine names it: name:tag, registry:5000/team/name@sha256:…, or its id",
+            "judge this image too (repeatable)",
+            (),
+            many=True,
+        ),
         Option(
             "shm",
             _sizes,
@@ -332,10 +354,12 @@ def _setting(option: Option, command_line: Any, profile: Mapping[str, Any], ini:
     if command_line not in (None, [], False):
         texts = command_line if option.many else [command_line]
         values = [text if text is True else _parse(option, text, flag) for text in texts]
-        return Setting(tuple(values) if option.many else values[0], flag)
+        return Setting(tuple(dict.fromkeys(values)) if option.many else values[0], flag)
     for source, origin in ((os.environ, variable), (profile, "profile")):
         name = variable if source is os.environ else option.name
         if name in source and source[name] != "":
+            if option.many and isinstance(source[name], list):
+                return Setting(tuple(dict.fromkeys(_parse(option, text, origin) for text in source[name])), origin)
             value = _parse(option, source[name], origin)
             return Setting((value,) if option.many else value, origin)
     if option.ini and (text := ini(f"gpucheck_{option.name}")):

@@ -46,9 +46,9 @@ class Containers:
         """Over that engine."""
         self.engine = engine
 
-    def __call__(self, payload: str, args: Any, **how: Any) -> Any:
+    def __call__(self, payload: str, args: Any, *, deadline_s: float = 60, **how: Any) -> Any:
         """Run a payload."""
-        return self.engine.run(payload, args, Container(**how), 60)
+        return self.engine.run(payload, args, Container(**how), deadline_s)
 
 
 @contextmanager
