@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck import scratch
-from gpucheck.engine import Container, find, open_engine
+from gpucheck.engine import Container, Refused, find, open_engine
 from gpucheck.events import Went
 from gpucheck.faults import UNCHANGED
 from gpucheck.inner import session
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
     from gpucheck.faults import Change
+    from gpucheck.judgement.image_config import Image
     from gpucheck.judgement.own_code import OwnCode
     from gpucheck.owner import Owner
     from gpucheck.process import Reply
@@ -209,10 +211,24 @@ def scratch_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.fixture
-def image(request: pytest.FixtureRequest) -> str:
-    """One image that the operator named."""
+def image(request: pytest.FixtureRequest, report: Report, container: Containers) -> Image:
+    """One image that the operator named, as the engine has it; one that cannot be looked at is never ruled out."""
     name: str = request.param
-    return name
+    try:
+        engine = container.engine
+        found = engine.image(name, container.deadline)
+    except NotApplicable as ruled_out:
+        raise Unable(f"an engine that has {name}: {ruled_out.because.value} ({ruled_out.because.source})") from None
+    except Refused as refused:
+        raise Unable(f"{name}: {engine.label} says: {refused.text}") from None
+    if found is None:
+        kind = engine.hello.kind
+        raise Unable(
+            f"the image: {engine.label} does not have {name}, and nothing is pulled unasked: "
+            f"{kind} pull {name}, or {kind} load -i FILE.tar"
+        )
+    report.subject = replace(report.subject, details=found.details)
+    return found
 
 
 @pytest.fixture

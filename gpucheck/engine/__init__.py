@@ -19,6 +19,7 @@ from gpucheck.engine import mirror
 from gpucheck.engine.calls import Refused, call, why
 from gpucheck.engine.container import Bind, Container, VolumeMount, create, mount
 from gpucheck.judgement.hello import Hello
+from gpucheck.judgement.image_config import Image
 from gpucheck.process import (
     PAYLOADS,
     Children,
@@ -85,10 +86,10 @@ class Engine:
         """Ask the engine one thing. Raises Refused with its words, Unable when it did not answer in time."""
         return call(self.calls, self.url, op, deadline.left_s(within_s), args)
 
-    def image(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
+    def image(self, name: str, deadline: Deadline) -> Image | None:
         """What the engine knows of an image; None when it does not have it. Nothing is ever pulled."""
         found: dict[str, Any] | None = self.call("image", deadline, name=name)
-        return found
+        return None if found is None else Image.parse(name, found)
 
     def create_volume(self, deadline: Deadline, options: Mapping[str, str] | None = None) -> tuple[str, str]:
         """A new marked volume: its name, and its mount point on the host. ``options`` are the local driver's."""
@@ -126,17 +127,23 @@ class Engine:
         binds = [Bind(str(folder), ANSWER, read_only=False), Bind(str(PAYLOADS), OURS), Bind(str(path.parent), THEIRS)]
         python, binds = base.python, [*base.binds, *binds]
         sent = (f"{OURS}/envelope.py", f"{THEIRS}/{path.name}", f"@{ANSWER}/args", nonce, f"{ANSWER}/answer")
-        whole = replace(
-            container,
-            argv=container.argv or (python, "-B", *sent),
-            user=container.user or f"{os.getuid()}:{os.getgid()}",
-            env={**self._environment(), **container.env},
-            runtime=self._runtime(container),
-        )
+        whole = self._whole(container, (python, "-B", *sent))
         points = mirror.mount_points()
         mounts = [mount(part) for bind in (*binds, *container.binds) for part in mirror.split(bind, points)]
         body = create(whole, base.image, mounts, self.owner.labels())
         return self._reply(body, folder, nonce, deadline_s)
+
+    def _whole(self, container: Container, argv: tuple[str, ...]) -> Container:
+        """The container with all that it leaves open; of a named image, what a job in it would get."""
+        named = container.image is not None
+        return replace(
+            container,
+            argv=container.argv or argv,
+            user=container.user or ("" if named else f"{os.getuid()}:{os.getgid()}"),
+            env={**(self._marks() if named else self._environment()), **container.env},
+            workdir="" if named else container.workdir,
+            runtime=self._runtime(container),
+        )
 
     def _reply(self, body: Any, folder: Path, nonce: str, deadline_s: float) -> Reply:
         try:
@@ -154,7 +161,7 @@ class Engine:
 
     def _base(self, container: Container, deadline: Deadline) -> Base:
         if container.image is not None:
-            return Base(container.image, "python3")
+            return Base(container.image, container.python)
         return self._mirror.get(deadline)
 
     def _make_mirror(self, deadline: Deadline) -> Base:
@@ -203,13 +210,19 @@ class Engine:
         return {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME": "/tmp",
-            "TMPDIR": "/tmp",
-            "PYTHONDONTWRITEBYTECODE": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "ORT_DISABLE_TELEMETRY": "1",
+            **self._marks(),
+            **kept,
+        }
+
+    def _marks(self) -> dict[str, str]:
+        """What every payload needs, and all that is added to the environment of a named image."""
+        return {
+            "TMPDIR": "/tmp",
+            "PYTHONDONTWRITEBYTECODE": "1",
             "GPUCHECK_RUN": self.owner.run,
             "GPUCHECK_STACKS": ANSWER,
-            **kept,
         }
 
     def _runtime(self, container: Container) -> str | None:

@@ -39,11 +39,14 @@ class Container:
 
     ``image`` None means the mirror image; ``user`` ``uid:gid``, None: the invoking one; ``shm_bytes`` None: the
     engine's default; ``ipc`` "private" or "host"; ``gpus`` is the engine's own device request, ``devices`` are device
-    nodes.
+    nodes. An image of somebody's runs as it would in a job, but for its entry point: with its own environment and user,
+    in its own folder, a payload by the ``python`` that its own PATH has.
     """
 
     argv: tuple[str, ...] = ()
     image: str | None = None
+    python: str = "python3"
+    workdir: str = "/tmp"
     shm_bytes: int | None = None
     ipc: str = "private"
     binds: tuple[Bind, ...] = ()
@@ -108,12 +111,14 @@ def create(container: Container, image: str, mounts: Sequence[Mapping[str, Any]]
     }
     body = {
         "Image": image,
-        "Cmd": list(container.argv),
-        "Entrypoint": [],
+        # The program is the entry point, in place of an image's own: [] there does not mean that to every engine.
+        "Entrypoint": list(container.argv[:1]),
+        "Cmd": list(container.argv[1:]),
+        "Healthcheck": {"Test": ["NONE"]},
         "User": container.user or "",
         "Env": [f"{name}={value}" for name, value in container.env.items()],
         "Labels": dict(labels),
-        "WorkingDir": "/tmp",
+        "WorkingDir": container.workdir,
         "HostConfig": host,
     }
     # With the host's network the engine refuses a host name of one's own.

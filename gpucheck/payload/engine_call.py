@@ -43,7 +43,7 @@ def import_image(client, tar, repository, tag, labels):
 
 
 def image(client, name):
-    """Id, digests and the entry points of an image that the engine has; None when it has none of that name."""
+    """Id, digests and configuration of an image that the engine has; None when it has none of that name."""
     try:
         found = client.images.get(name)
     except docker.errors.ImageNotFound:
@@ -54,9 +54,10 @@ def image(client, name):
         "digests": found.attrs.get("RepoDigests") or [],
         "architecture": found.attrs.get("Architecture", ""),
         "os": found.attrs.get("Os", ""),
-        "user": config.get("User", ""),
-        "volumes": sorted(config.get("Volumes") or {}),
-        "env_names": sorted(entry.partition("=")[0] for entry in config.get("Env") or []),
+        "variant": found.attrs.get("Variant") or "",
+        "user": config.get("User") or "",
+        "entrypoint": bool(config.get("Entrypoint")),
+        "env": dict(entry.partition("=")[::2] for entry in config.get("Env") or []),
         "size_bytes": found.attrs.get("Size", 0),
     }
 

@@ -22,6 +22,7 @@ Fields that do not apply are null. Standard library only.
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import signal
@@ -138,11 +139,15 @@ def homes(library: str) -> list[str]:
 
 
 def shadow(module: str) -> str | None:
-    """A file or folder that stands before the installed module: in the working folder or on PYTHONPATH."""
+    """A file or folder that stands before the installed module: in the working folder or on PYTHONPATH.
+
+    A torch with its compiled part is no shadow: it is installed there.
+    """
     for folder in [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(":")]:
         for name in (f"{module}.py", os.path.join(module, "__init__.py")):
             path = os.path.join(folder, name)
-            if folder and os.path.exists(path):
+            compiled = glob.glob(os.path.join(glob.escape(folder), module, "_C*.so"))
+            if folder and os.path.exists(path) and not compiled:
                 return path
     return None
 

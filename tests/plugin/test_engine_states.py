@@ -24,6 +24,8 @@ BOX = """
 reply = container("here", {"path": "/gpucheck/envelope/here.py"}, deadline_s=20)
 report.saw(str(reply.answer))
 """
+DIGEST = "registry.example:5000/team/app@sha256:" + "0" * 64
+FULL = "--gpucheck-level=default"
 
 
 @pytest.fixture
@@ -208,3 +210,42 @@ def test_elsewhere(box: Bench, docker_host: str) -> None:
     )
     assert "does not see this host's files" in " ".join(done.stdout.split()), done.stdout + done.stderr
     assert done.returncode == 10
+
+
+# Images that are named and cannot be looked at
+
+
+def test_images_that_the_engine_does_not_have(bench: Bench, docker_host: str) -> None:
+    """One row an image, however often it is named, with the command that would bring it; nothing is pulled."""
+    names = [f"--gpucheck-image={name}" for name in ("nobody/has-this:1", DIGEST, "nobody/has-this:1")]
+    ran = bench.run(*names, FULL, keyword="image_runs_torch", env={"DOCKER_HOST": docker_host})
+    assert ran.status == 10, ran.out
+    rows = [row for row in ran.rows if row["kind"] == "result"]
+    assert [(row["subject"]["id"], row["verdict"]) for row in rows] == [
+        ("nobody/has-this:1", "unable"),
+        (DIGEST, "unable"),
+    ]
+    for row in rows:
+        assert f"docker pull {row['subject']['id']}, or docker load -i FILE.tar" in row["lacking"][0]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--gpucheck-engine=none", "no container engine wanted"),
+        ("--gpucheck-level=quick", "no probe of this run judges"),
+    ],
+)
+def test_a_named_image_is_never_ruled_out(bench: Bench, option: str, words: str) -> None:
+    """Without an engine, or at a level that looks at no image, what was named was not judged, and the run says so."""
+    ran = bench.run("--gpucheck-image=nobody/has-this:1", FULL, option, keyword="image_runs_torch")
+    assert ran.status == 10, ran.out
+    assert "unable" in ran.verdicts.values()
+    assert words in " ".join(ran.out.split())
+
+
+def test_an_unnamed_image_is_no_row(bench: Bench) -> None:
+    """Where no image is named there is nothing to judge, and that is all."""
+    ran = bench.run("--gpucheck-engine=none", FULL, keyword="image_runs_torch or site_ok")
+    assert "image-runs-torch" not in ran.verdicts
+    assert ran.status == 5

@@ -24,6 +24,10 @@ WRONG = [
     ("--gpucheck-disturb=all", ("disturb", "'all'", "none, idle or any")),
     ("--gpucheck-require=no-such-probe", ("no-such-probe", "gpucheck list")),
     ("--gpucheck-dataset=nonsense", ("dataset", "MODULE:FACTORY")),
+    ("--gpucheck-image=", ("image", "''", "--gpucheck-image", "name:tag")),
+    ("--gpucheck-image=Team/App", ("image", "'Team/App'", "registry:5000/team/name@sha256:")),
+    ("--gpucheck-image=--privileged", ("image", "'--privileged'")),
+    ("--gpucheck-image=app@sha256:12", ("image", "'app@sha256:12'")),
 ]
 
 
@@ -79,6 +83,21 @@ def test_precedence(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     assert profile.resolve(named).settings["level"] == profile.Setting("quick", "GPUCHECK_LEVEL")
     typed = named | {"level": "deep"}
     assert profile.resolve(typed).settings["level"] == profile.Setting("deep", "--gpucheck-level")
+
+
+def test_images_of_each_source(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    """Several on the command line or in a list of the profile, one in the environment; the same one counts once."""
+    path = bench.project / "p.toml"
+    digest = "registry.example:5000/team/app@sha256:" + "0" * 64
+    path.write_text(f"[options]\nimage = ['a:1', '{digest}', 'a:1']\n")
+    named = dict.fromkeys(profile.OPTIONS) | {"profile": str(path)}
+    assert profile.resolve(named)["image"] == ("a:1", digest)
+    monkeypatch.setenv("GPUCHECK_IMAGE", "b")
+    assert profile.resolve(named)["image"] == ("b",)
+    assert profile.resolve(named | {"image": ["c", "d:1", "c"]})["image"] == ("c", "d:1")
+    monkeypatch.setenv("GPUCHECK_IMAGE", "b,c")
+    with pytest.raises(profile.UsageError, match=r"image = 'b,c' \(from GPUCHECK_IMAGE\): allowed is one image"):
+        profile.resolve(named)
 
 
 def test_plugin_declares_exactly_the_options_that_are_resolved() -> None:

@@ -68,7 +68,8 @@ def test_the_image_holds_no_file_of_the_users(tmp_path: Path) -> None:
 
 def test_containers_are_safe_by_default() -> None:
     """No network, no capabilities, no new privileges, a read-only root, a bounded log."""
-    body = create(Container(argv=("x",)), "image", [], {"gpucheck.run": "R"})
+    body = create(Container(argv=("x", "y")), "image", [], {"gpucheck.run": "R"})
+    assert (body["Entrypoint"], body["Cmd"], body["Healthcheck"]) == (["x"], ["y"], {"Test": ["NONE"]})
     host = body["HostConfig"]
     assert (host["NetworkMode"], host["CapDrop"], host["CapAdd"]) == ("none", ["ALL"], [])
     assert host["SecurityOpt"] == ["no-new-privileges"]

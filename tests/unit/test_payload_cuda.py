@@ -293,6 +293,13 @@ class TestImport:
         assert told["shadow"] == str(tmp_path / "broken.py")
         assert told["text"] == "ImportError: I am not it"
 
+    def test_a_package_with_its_compiled_part_is_no_shadow(self, tmp_path: Path) -> None:
+        """A torch that PYTHONPATH leads to is installed there."""
+        (tmp_path / "broken").mkdir()
+        (tmp_path / "broken/__init__.py").write_text("raise ImportError('I am it')")
+        (tmp_path / "broken/_C.cpython-312-x86_64-linux-gnu.so").touch()
+        assert imported({"PYTHONPATH": str(tmp_path)})["shadow"] is None
+
 
 def test_a_torch_that_cannot_be_imported_is_a_failure_of_the_payload(tmp_path: Path, children: Children) -> None:
     """The exception of the import comes back as data, for the probe to look into."""
