@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpucheck.judgement.hello import Hello
 from gpucheck.judgement.image_config import Image
 from gpucheck.process import Ended, NoAnswer, Reply, Value
 from gpucheck.report import Report
@@ -36,7 +37,14 @@ AARCH64, X86_64 = 183, 62
 FOREIGN, FOREIGN_MACHINE = ("arm64", AARCH64) if platform.machine() == "x86_64" else ("amd64", X86_64)
 NATIVE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 DRIVEN = {"driver.module_version": "550.54.15", "nvml.cuda_version": "12.4"}
-NO_GPU: dict[str, Any] = {"gpu.expected": [], "gpu.pci": [], "driver.module_version": None, "machine.container": "none"}
+NO_GPU: dict[str, Any] = {
+    "gpu.nodes": [],
+    "gpu.hidden_by": [],
+    "gpu.expected": [],
+    "gpu.pci": [],
+    "driver.module_version": None,
+    "machine.container": "none",
+}
 GPU: dict[str, Any] = {
     "index": 0,
     "uuid": "GPU-00000000-0000-0000-0000-000000000000",
@@ -105,7 +113,7 @@ def judge(container: Any) -> Judge:
     """Judges the image of that name on a machine with these facts, where the profile expects these capabilities."""
 
     def run(name: str, *capabilities: str, facts: dict[str, Any] = NO_GPU, within: Any = None) -> Result:
-        image = container.engine.image(name)
+        image = container.engine.image(name, container.deadline)
         assert image is not None, name
         return judged(image, within or container, facts, *capabilities)
 
@@ -408,9 +416,8 @@ class PlayedContainers:
     """An engine that hands out GPUs: answers by payload, recorded from payloads over stand-ins for the driver."""
 
     def __init__(self, **answers: Any) -> None:
-        hello = {"kind": "docker", "version": "28.2.2", "runtimes": ["runc"], "security": [], "cdi_folders": []}
-        hello |= {"devices": [], "root": "/var/lib/docker"}
-        self.engine = SimpleNamespace(hello=hello, label="docker 28.2.2")
+        hello = Hello("docker", "28.2.2", runtimes=("runc",), root="/var/lib/docker")
+        self.engine = SimpleNamespace(hello=hello, label=hello.label)
         self.answers = {**ANSWERS, **answers}
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
@@ -592,7 +599,7 @@ def test_an_engine_that_runs_elsewhere() -> None:
 
 def test_nothing_is_left(container: Any) -> None:
     """No container of an image stays."""
-    marked = container.engine.call("marked")
+    marked = container.engine.call("marked", container.deadline)
     mine = [thing["kind"] for thing in marked if thing["labels"]["gpucheck.run"] == container.engine.owner.run]
     assert mine == []
     assert os.environ["LD_LIBRARY_PATH"] == "/nonexistent/of/the/host"
