@@ -118,7 +118,7 @@ def _list(argv: Sequence[str]) -> int:
 
 
 def _list_faults() -> None:
-    from gpucheck.faults import FAULTS
+    from gpucheck.rehearsal.faults import FAULTS
 
     for fault in FAULTS.values():
         needs = f"; needs {', '.join(fault.needs)}" if fault.needs else ""

@@ -15,12 +15,12 @@ import pytest
 from gpucheck import scratch
 from gpucheck.engine import Container, Refused, find, open_engine
 from gpucheck.events import Went
-from gpucheck.faults import UNCHANGED
 from gpucheck.inner import session
 from gpucheck.inner.mark import mark_of
 from gpucheck.inner.protocol import REPORT
 from gpucheck.judgement import own_code, presence
 from gpucheck.process import Children, Deadline, Once
+from gpucheck.rehearsal.faults import UNCHANGED
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from gpucheck.engine import Engine
     from gpucheck.facts import Facts
-    from gpucheck.faults import Change
     from gpucheck.judgement.image_config import Image
     from gpucheck.judgement.own_code import OwnCode
     from gpucheck.owner import Owner
     from gpucheck.process import Reply
     from gpucheck.profile import Options
+    from gpucheck.rehearsal.faults import Change
     from gpucheck.report import Report
 
 ROOM_S = 2.0

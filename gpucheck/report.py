@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import attribution
+from gpucheck.diagnose import attribution
 from gpucheck.verdict import (
     Because,
     Bug,

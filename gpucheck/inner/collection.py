@@ -10,11 +10,11 @@ import pytest
 
 from gpucheck import catalogue, subject
 from gpucheck.events import Planned
-from gpucheck.faults import FAULTS
 from gpucheck.inner.mark import Mark, mark_of, probe_of, title_of
 from gpucheck.inner.session import NAMED
 from gpucheck.levels import LEVELS
 from gpucheck.record import now
+from gpucheck.rehearsal.faults import FAULTS
 from gpucheck.verdict import Result, Verdict, accept
 
 if TYPE_CHECKING:

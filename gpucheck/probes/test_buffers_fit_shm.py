@@ -21,8 +21,8 @@ from gpucheck.judgement import packages
 from gpucheck.judgement import shm_exchange as exchange
 from gpucheck.judgement.shm_need import LEAST_RANKS, Need, bytes_text, channels, size_text, table
 from gpucheck.judgement.shm_room import Room, judge, room_of
+from gpucheck.legs.replies import refuse_long_sockets, value_of
 from gpucheck.profile import size_bytes
-from gpucheck.replies import refuse_long_sockets, value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:

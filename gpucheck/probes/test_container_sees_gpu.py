@@ -22,7 +22,7 @@ import pytest
 from gpucheck.judgement import container_gpu, presence
 from gpucheck.judgement.container_gpu import KIND, Engine
 from gpucheck.judgement.visibility import Gpu
-from gpucheck.replies import value_of
+from gpucheck.legs.replies import value_of
 from gpucheck.verdict import NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from gpucheck.judgement.computation import Seen
 from gpucheck.judgement.driver_words import NO_IMAGE
 from gpucheck.judgement.initialisation import Start, gpus_of, hidden_by_environment, hidden_on_purpose, view_of
 from gpucheck.judgement.visibility import VARIABLE, Gpu, bare, missing
+from gpucheck.legs.replies import import_of_torch, value_of
 from gpucheck.process import Failure, Value
-from gpucheck.replies import import_of_torch, value_of
 from gpucheck.verdict import NotApplicable, Unable, Unexplained, bad
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import pytest
 
 from gpucheck.judgement import gpu_turns, loader_faults, packages
 from gpucheck.judgement.gpu_turns import Turns
-from gpucheck.loader_legs import WORKERS, judge, stopped
+from gpucheck.legs.loader import WORKERS, judge, stopped
 from gpucheck.process import Value
 from gpucheck.verdict import Bug, Unable, Unexplained
 

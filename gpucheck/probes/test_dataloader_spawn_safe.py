@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.judgement import loader_faults, packages
-from gpucheck.loader_legs import EPOCHS, WORKERS, judge, stopped, value
+from gpucheck.legs.loader import EPOCHS, WORKERS, judge, stopped, value
 from gpucheck.process import Value
 from gpucheck.verdict import NotApplicable, Unable, bad
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.judgement import packages
-from gpucheck.loader_legs import BATCH, EPOCHS, WORKERS, ended_itself, judge, value
+from gpucheck.legs.loader import BATCH, EPOCHS, WORKERS, ended_itself, judge, value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

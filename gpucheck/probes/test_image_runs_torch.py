@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.architecture import Capability, Cuda, name_of, wheels_for
-from gpucheck.image_legs import LOOK_S, OnGpus
 from gpucheck.judgement import computation, image_config, image_inside, presence, wheel
 from gpucheck.judgement.computation import Seen
 from gpucheck.judgement.image_config import Driver
 from gpucheck.judgement.visibility import Gpu
 from gpucheck.judgement.wheel import Installed
+from gpucheck.legs.image import LOOK_S, OnGpus
+from gpucheck.legs.replies import value_of
 from gpucheck.process import Failure, Value
-from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:

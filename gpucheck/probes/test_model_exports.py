@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucheck.judgement import onnx_drift, own_code
-from gpucheck.loader_legs import ended_itself
-from gpucheck.onnx_legs import CPU, compare, exported, judge, rule_out
+from gpucheck.legs.loader import ended_itself
+from gpucheck.legs.onnx import CPU, compare, exported, judge, rule_out
 from gpucheck.verdict import Unable, bad
 
 if TYPE_CHECKING:

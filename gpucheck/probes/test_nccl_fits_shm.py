@@ -25,9 +25,9 @@ from gpucheck.judgement.nccl_plan import RUN_S, Cards, Plan
 from gpucheck.judgement.nccl_seen import End, Seen, took
 from gpucheck.judgement.shm_need import Need, size_text
 from gpucheck.judgement.visibility import Gpu
+from gpucheck.legs.replies import value_of
 from gpucheck.process import Failure
 from gpucheck.profile import size_bytes
-from gpucheck.replies import value_of
 from gpucheck.verdict import Unable, Unexplained
 
 if TYPE_CHECKING:

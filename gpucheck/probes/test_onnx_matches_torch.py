@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucheck.onnx_legs import CPU, compare, export, judge, rule_out, sort_out
+from gpucheck.legs.onnx import CPU, compare, export, judge, rule_out, sort_out
 
 if TYPE_CHECKING:
     from pathlib import Path

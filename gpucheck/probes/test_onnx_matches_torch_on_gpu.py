@@ -20,7 +20,7 @@ import pytest
 
 from gpucheck.judgement import gpu_turns, packages, tolerance
 from gpucheck.judgement.gpu_turns import Turns
-from gpucheck.onnx_legs import answered, export, judge, rule_out, sort_out
+from gpucheck.legs.onnx import answered, export, judge, rule_out, sort_out
 from gpucheck.process import Failure, Value
 from gpucheck.verdict import Unexplained
 

@@ -20,7 +20,7 @@ import pytest
 
 from gpucheck.judgement import packages, rendezvous
 from gpucheck.judgement.rendezvous import Place, Try
-from gpucheck.replies import value_of
+from gpucheck.legs.replies import value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucheck.judgement import computation, packages
-from gpucheck.replies import import_of_torch
+from gpucheck.legs.replies import import_of_torch
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts

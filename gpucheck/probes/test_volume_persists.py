@@ -21,7 +21,7 @@ import pytest
 
 from gpucheck.engine import Bind, VolumeMount
 from gpucheck.judgement import volume_seen as seen
-from gpucheck.replies import value_of
+from gpucheck.legs.replies import value_of
 from gpucheck.verdict import Bug, Unable
 
 if TYPE_CHECKING:

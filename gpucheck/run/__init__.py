@@ -17,20 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpucheck
-from gpucheck import cleanup, owner, record, rehearsal, scratch, stage, subject
+from gpucheck import cleanup, owner, record, rehearsal, scratch, subject
 from gpucheck.facts import Facts, expect
 from gpucheck.given import Given
 from gpucheck.process import Children, Follow
+from gpucheck.rehearsal import stage
+from gpucheck.rehearsal.stage import Stage
 from gpucheck.run import closing, expectations, hermetic, refusals
 from gpucheck.run.account import Account
 from gpucheck.run.hermetic import Selection
 from gpucheck.run.ledger import Ledger
-from gpucheck.stage import Stage
 from gpucheck.verdict import Exit, Unable
 
 if TYPE_CHECKING:
-    from gpucheck.faults import Fault
     from gpucheck.profile import Options
+    from gpucheck.rehearsal.faults import Fault
 
 GRACE_S = 15.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)

@@ -17,7 +17,7 @@ from gpucheck.given import EVENTS, GIVEN
 if TYPE_CHECKING:
     from gpucheck.process import Children, Reply
     from gpucheck.profile import Options
-    from gpucheck.stage import Stage
+    from gpucheck.rehearsal.stage import Stage
 
 PACKAGE = Path(gpucheck.__file__).parent
 FACTS_S = 30.0

@@ -19,7 +19,7 @@ import jsonschema
 import pytest
 
 import gpucheck
-from gpucheck.faults import FAULTS, Fault, Need
+from gpucheck.rehearsal.faults import FAULTS, Fault, Need
 from tests.conftest import lacking
 
 if TYPE_CHECKING:

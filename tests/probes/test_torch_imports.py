@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import facts, owner, replies, scratch
+from gpucheck import facts, owner, scratch
+from gpucheck.legs import replies
 from gpucheck.probes import test_torch_imports as probe
 from gpucheck.process import Children
 from gpucheck.report import Report

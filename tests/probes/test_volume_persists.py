@@ -14,8 +14,8 @@ import pytest
 from gpucheck import owner, scratch
 from gpucheck.engine import Bind, VolumeMount
 from gpucheck.judgement.volume_seen import Wanted, writable_below, written
+from gpucheck.legs.replies import value_of
 from gpucheck.process import Children, Ended, NoAnswer, Reply
-from gpucheck.replies import value_of
 from gpucheck.verdict import NotApplicable, Result, Unable
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.attribution import cause_of
+from gpucheck.diagnose.attribution import cause_of
 from gpucheck.facts import Fact, Facts
+from gpucheck.legs.replies import value_of
 from gpucheck.process import Ended, Failure, NoAnswer, Reply
-from gpucheck.replies import value_of
 from gpucheck.report import Report
 from gpucheck.verdict import Failed, Subject, Unable, Unexplained, Verdict
 

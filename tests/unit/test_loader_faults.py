@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.attribution import cause_of
+from gpucheck.diagnose.attribution import cause_of
 from gpucheck.judgement.loader_faults import Fault, discrepancies, ending, last_error, slips
 from gpucheck.verdict import Unexplained
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpucheck import catalogue, owner, pitfalls, profile, record, rehearsal, scratch, stage
+from gpucheck import catalogue, owner, pitfalls, profile, record, rehearsal, scratch
 from gpucheck.facts import Fact, Facts
 from gpucheck.fakes import machine
-from gpucheck.faults import FAULTS, UNCHANGED, Change, Fault, Need
 from gpucheck.process import Children
 from gpucheck.profile import UsageError
-from gpucheck.rehearsal import End, exit_of, judge
+from gpucheck.rehearsal import End, exit_of, judge, stage
+from gpucheck.rehearsal.faults import FAULTS, UNCHANGED, Change, Fault, Need
 from gpucheck.verdict import Because, Exit, Finding, NotRun, Result, Subject, Unable, Verdict
 
 if TYPE_CHECKING:

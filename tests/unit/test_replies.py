@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucheck import owner, scratch
+from gpucheck.legs.replies import value_of
 from gpucheck.process import Children, Failure, Garbage, NoAnswer, TooMuch
-from gpucheck.replies import value_of
 from gpucheck.verdict import Failed, Unable, Unexplained
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.judgement import loader_faults, own_code
 from gpucheck.judgement.shm_need import LEAST_RANKS, Need
+from gpucheck.legs.replies import died, refuse_long_sockets, value_of
 from gpucheck.process import Failure
-from gpucheck.replies import died, refuse_long_sockets, value_of
 from gpucheck.verdict import Bug, NotApplicable, Unable, bad
 
 if TYPE_CHECKING:

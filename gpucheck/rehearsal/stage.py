@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.engine import find
 from gpucheck.fakes import machine as machines
-from gpucheck.faults import Need
+from gpucheck.rehearsal.faults import Need
 from gpucheck.verdict import NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from gpucheck.facts import Facts
     from gpucheck.fakes.machine import Machine
-    from gpucheck.faults import Fault
     from gpucheck.process import Children
+    from gpucheck.rehearsal.faults import Fault
 
 ASK_S = 20.0
 PROGRAMS = ("unshare", "gcc")

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpucheck.faults import FAULTS, UNCHANGED
+from gpucheck.rehearsal.faults import FAULTS, UNCHANGED
 from gpucheck.usage import UsageError
 from gpucheck.verdict import Exit, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gpucheck.faults import Change, Fault
+    from gpucheck.rehearsal.faults import Change, Fault
     from gpucheck.verdict import Result
 
 

@@ -9,7 +9,7 @@ from gpucheck.judgement.computation import Seen
 from gpucheck.judgement.container_gpu import KIND, Engine
 from gpucheck.judgement.image_config import CUDA_VISIBLE, VISIBLE
 from gpucheck.judgement.initialisation import Start, cause
-from gpucheck.replies import value_of
+from gpucheck.legs.replies import value_of
 from gpucheck.verdict import Finding, Unable, Unexplained
 
 LOOK_S = 180.0

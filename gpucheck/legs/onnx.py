@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.judgement import onnx_drift, packages, tolerance
+from gpucheck.legs.replies import value_of
 from gpucheck.process import Failure
-from gpucheck.replies import value_of
 from gpucheck.verdict import Bug, Failed, NotApplicable, Unable, Unexplained, bad
 
 if TYPE_CHECKING:
