@@ -38,10 +38,16 @@ class Failure:
     text: str
     trace: str = field(repr=False)
 
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}"
+
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
     """The payload ended, or was ended, before it answered."""
+
+    def __str__(self) -> str:
+        return "no answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +56,18 @@ class Garbage:
 
     text: str
 
+    def __str__(self) -> str:
+        return f"an answer that cannot be read ({self.text})"
+
 
 @dataclass(frozen=True, slots=True)
 class TooMuch:
     """The answer is larger than an answer may be."""
 
     size_bytes: int
+
+    def __str__(self) -> str:
+        return f"an answer of {self.size_bytes} bytes, of which at most {ANSWER_LIMIT_BYTES} are read"
 
 
 Answer = Value | Failure | NoAnswer | Garbage | TooMuch
