@@ -68,15 +68,17 @@ class Seen:
         return any(gpu.get("integrated") for gpu in self.pci)
 
     @property
-    def usable(self) -> int | None:
-        """How many GPUs NVML opens; slices of GPUs count where a scheduler may have counted them. None: it is unknown.
-
-        Integrated ones count by their nodes where there is no NVML.
-        """
+    def opened(self) -> int | None:
+        """How many GPUs NVML opens; None: unknown. Integrated ones count by their nodes where there is no NVML."""
         if self.nvml is None:
             return (len(self.nodes) or len(self.pci)) if self.integrated else None
-        opened = [gpu for gpu in self.nvml if "handle" not in gpu["unknown"]]
-        return max(len(opened), sum(len(gpu["mig_devices"] or []) for gpu in opened))
+        return sum("handle" not in gpu["unknown"] for gpu in self.nvml)
+
+    @property
+    def usable(self) -> int | None:
+        """The same; slices of GPUs count where a scheduler may have counted them."""
+        slices = sum(len(gpu["mig_devices"] or []) for gpu in self.nvml or () if "handle" not in gpu["unknown"])
+        return None if self.opened is None else max(self.opened, slices)
 
     @property
     def who(self) -> str:

@@ -2,7 +2,7 @@
 
 Looks at: PCI (and Jetson's platform bus), the kernel driver of each GPU, loaded modules, /dev/nvidia*, the driver's own
 /proc, NVML, and everybody who expects GPUs here: a loaded module, an installed driver, the container engine's nvidia
-runtime or CDI file, NVSwitches, the scheduler, the profile. All of them side by side.
+runtime or CDI file, NVSwitches, the scheduler, the profile, the last record that saw some. All of them side by side.
 Why it matters: a GPU that fell off the bus, or a driver that did not load after a kernel update, leaves a machine on
 which everything still "works", on the CPU or on seven GPUs of eight.
 Does not apply when: there is no NVIDIA device and nothing expects one, or the GPUs were handed to nobody here
@@ -36,8 +36,8 @@ def test_gpus_present(report: Report, host: Facts) -> None:
         report.saw(line)
     if (reason := presence.ruled_out(host, seen)) is not None:
         raise reason
-    if seen.usable is not None:
-        report.measure("usable_gpus", seen.usable)
+    if seen.opened is not None:
+        report.measure("gpus", seen.opened)  # what a later run of this machine expects
     for finding in absence.findings(host, seen):
         report.take(finding)
     if not report.findings:

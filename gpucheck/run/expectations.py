@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck import record
 from gpucheck.facts import Expectation
+from gpucheck.judgement.presence import PROBE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from gpucheck.profile import Options
 
 # A run of a hundred that saw none must not cost a hundred records' worth of JSON.
-_SAW_SOME = re.compile(r'"usable_gpus": [1-9]')
+_SAW_SOME = re.compile(r'"gpus": [1-9]')
 
 
 def of(options: Options, machine: dict[str, Any]) -> list[Expectation]:
@@ -27,23 +28,24 @@ def of(options: Options, machine: dict[str, Any]) -> list[Expectation]:
 
 
 def of_last_record(folder: Path, machine: dict[str, Any]) -> list[Expectation]:
-    """What this machine had when GPUs were last seen on it. A container or a job may be given another part of it."""
+    """What this machine had when all its GPUs were last seen. A container or a job may be given another part of it."""
     if machine["container"] != "none" or machine["scheduler"] or not machine["id"]:
         return []
     for path in record.newest(folder):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
-            count = _usable(text, machine) if _SAW_SOME.search(text) else 0
+            count = _seen(text, machine) if _SAW_SOME.search(text) else 0
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # somebody else's file, or a torn one, is no witness
         if count:
-            return [Expectation(f"the record of {path.stem}, the last run here that saw GPUs", count)]
+            return [Expectation(f"the record of {path.stem}, the last run here that saw all its GPUs", count)]
     return []
 
 
-def _usable(text: str, machine: dict[str, Any]) -> int:
+def _seen(text: str, machine: dict[str, Any]) -> int:
     rows = [json.loads(line) for line in text.splitlines()]
     if any(rows[0]["machine"][name] != machine[name] for name in ("id", "container", "scheduler")):
         return 0
-    told = [row["measures"].get("usable_gpus", 0) for row in rows if row["kind"] == "result"]
-    return int(max(told, default=0))
+    # A run that missed some is no measure: what was lost would be expected no more on the second night.
+    good = (row for row in rows if row["kind"] == "result" and row["probe"] == PROBE and row["verdict"] == "ok")
+    return int(next((row["measures"]["gpus"] for row in good), 0))

@@ -87,7 +87,7 @@ def test_a_healthy_machine_is_ok_and_says_who_expected_it(plant: Any) -> None:
     result = judged(plant, nvml(8), Expectation("the profile", 8))
     assert result.verdict is Verdict.OK
     assert result.evidence[-1] == "8 GPUs can be used; expected by the profile: 8, the loaded kernel module nvidia: 8"
-    assert result.measures == {"usable_gpus": 8}
+    assert result.measures == {"gpus": 8}
 
 
 def test_gpus_that_nobody_expects_are_ok(plant: Any) -> None:
@@ -410,7 +410,7 @@ def test_a_whole_run_finds_the_missing_eighth_gpu(plant: Any, tmp_path: Path) ->
     row = on_machine(plant, tmp_path, 7)
     assert row["verdict"] == "bad"
     assert [finding["pitfall"] for finding in row["findings"]] == ["gpu-partial"]
-    assert row["measures"] == {"usable_gpus": 7}
+    assert row["measures"] == {"gpus": 7}
 
 
 def test_a_whole_run_finds_the_driver_that_is_not_there(plant: Any, tmp_path: Path) -> None:

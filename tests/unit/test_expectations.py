@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 MACHINE = {"id": "m1", "container": "none", "scheduler": None}
 
 
-def keep(folder: Path, name: str, gpus: int, **machine: Any) -> None:
+def keep(folder: Path, name: str, gpus: int, verdict: str = "ok", **machine: Any) -> None:
     """A record of a run that saw so many GPUs."""
+    measures = {"gpus": gpus} if gpus else {}
     rows = [
         {"kind": "run", "machine": MACHINE | machine},
-        {"kind": "result", "measures": {"usable_gpus": gpus} if gpus else {}},
+        {"kind": "result", "probe": "a-sites-own", "verdict": "ok", "measures": {"gpus": 99}},
+        {"kind": "result", "probe": "gpus-present", "verdict": verdict, "measures": measures},
     ]
     (folder / f"{name}{record.SUFFIX}").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -29,11 +31,12 @@ def told(folder: Path, **machine: Any) -> list[tuple[str, int | None]]:
 
 
 def test_the_newest_that_saw_some_counts(tmp_path: Path) -> None:
-    """A run that saw none does not lower the expectation, else a lost GPU would be missed on the second night."""
+    """A run that saw none, or missed one, does not lower it: a lost GPU would not be missed on the second night."""
     keep(tmp_path, "01A", 4)
     keep(tmp_path, "01B", 8)
-    keep(tmp_path, "01C", 0)
-    assert told(tmp_path) == [("the record of 01B, the last run here that saw GPUs", 8)]
+    keep(tmp_path, "01C", 7, "bad")
+    keep(tmp_path, "01D", 0, "bad")
+    assert told(tmp_path) == [("the record of 01B, the last run here that saw all its GPUs", 8)]
 
 
 def test_another_machines_record_says_nothing(tmp_path: Path) -> None:
@@ -59,7 +62,7 @@ def test_a_rehearsal_is_no_witness(tmp_path: Path) -> None:
 def test_a_torn_record_is_no_witness(tmp_path: Path) -> None:
     """A file that is no record is passed over."""
     keep(tmp_path, "01A", 8)
-    (tmp_path / f"01B{record.SUFFIX}").write_text('{"usable_gpus": 4')
+    (tmp_path / f"01B{record.SUFFIX}").write_text('{"gpus": 4')
     assert told(tmp_path)[0][1] == 8
 
 
