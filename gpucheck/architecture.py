@@ -201,8 +201,8 @@ def toolkit_of_isa(isa: tuple[int, int]) -> Cuda | None:
     return Cuda(toolkit_major, minor) if minor <= last_minor else None
 
 
-def wheels_for(device: Capability | None, *, machine: str, driver: Cuda | None = None) -> tuple[Wheel, ...]:
-    """The published series that run on ``device`` (None: on some) without compiling, the newest CUDA first.
+def wheels_for(*devices: Capability, machine: str, driver: Cuda | None = None) -> tuple[Wheel, ...]:
+    """The published series that run on all of ``devices`` (none: on some) without compiling, the newest CUDA first.
 
     ``machine`` is the processor, as ``platform.machine()`` names it; ``driver`` leaves out series that it cannot start.
     """
@@ -210,7 +210,7 @@ def wheels_for(device: Capability | None, *, machine: str, driver: Cuda | None =
         wheel
         for wheel in reversed(WHEELS)
         if wheel.machine == machine
-        and (device is None or best_fit(wheel.images, device, toolkit=wheel.cuda) is Fit.NATIVE)
+        and all(best_fit(wheel.images, device, toolkit=wheel.cuda) is Fit.NATIVE for device in devices)
         and (driver is None or driver_runs(wheel.cuda, driver))
     )
 

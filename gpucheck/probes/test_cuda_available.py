@@ -236,9 +236,9 @@ def judge_unlisted(report: Report, host: Facts, seen: Seen) -> None:
 
 
 def fitting(start: Start, driver: Cuda | None) -> tuple[Wheel, ...]:
-    """The published wheels for the first GPU under this driver."""
-    capability = next((device["capability"] for device in start.devices if device["capability"]), None)
-    return wheels_for(Capability.parse(capability) if capability else None, machine=platform.machine(), driver=driver)
+    """The published wheels for all GPUs under this driver."""
+    told = dict.fromkeys(device["capability"] for device in start.devices if device["capability"])
+    return wheels_for(*map(Capability.parse, told), machine=platform.machine(), driver=driver)
 
 
 def kernels_of(card: Gpu, reply: Reply) -> tuple[computation.Kernel, ...]:

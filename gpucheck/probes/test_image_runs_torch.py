@@ -202,7 +202,8 @@ class Look:
         seen = self.torch()
         wanted = self.capabilities()
         if self.wants_gpus and seen.cuda_build is None:
-            fitting = wheels_for(wanted[0][0] if wanted else None, machine=platform.machine(), driver=self.cuda)
+            devices = (capability for capability, _ in wanted)
+            fitting = wheels_for(*devices, machine=platform.machine(), driver=self.cuda)
             self.take(computation.cpu_only(None, seen.version, fitting, seen.hip_build))
             return
         if not wanted:
@@ -253,7 +254,7 @@ class Look:
         if self.cuda is None:
             raise Unable("the newest CUDA that the driver supports", blocked_by=presence.PROBE)
         toolkit = Cuda.parse(seen.cuda_build)
-        fitting = wheels_for(None, machine=platform.machine(), driver=self.cuda)
+        fitting = wheels_for(machine=platform.machine(), driver=self.cuda)
         finding = computation.too_old(self.cuda, toolkit, fitting, self.version)
         compat = image_inside.forward(self.told["files"], self.version)
         if finding is not None and compat is not None:

@@ -179,5 +179,5 @@ def version_of(host: Facts) -> Cuda | None:
 
 
 def best(wanted: list[Capability]) -> Any:
-    """The published wheels for the first capability."""
-    return wheels_for(wanted[0], machine=platform.machine())
+    """The published wheels for all these capabilities."""
+    return wheels_for(*wanted, machine=platform.machine())

@@ -241,6 +241,13 @@ def test_wheels_that_fit(device: str, machine: str, driver: str | None, expected
     assert " ".join(wheel.index for wheel in found) == expected
 
 
+def test_wheels_that_fit_several() -> None:
+    """One environment serves all GPUs of a machine, or every capability that a profile names."""
+    both = wheels_for(Capability(7, 0), Capability(10, 0), machine="x86_64")
+    assert [wheel.index for wheel in both] == ["cu128"]
+    assert len(wheels_for(machine="x86_64")) > len(both)
+
+
 @pytest.mark.parametrize(
     ("device", "toolkit", "driver", "expected"),
     [

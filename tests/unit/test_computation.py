@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck import profile, words
 from gpucheck.architecture import Capability, Cuda, wheels_for
 from gpucheck.judgement.computation import (
     Kernel,
@@ -151,11 +152,12 @@ def test_what_must_not_be_loaded_is_named_with_its_slices() -> None:
 
 
 def test_a_cpu_build_is_told_with_the_wheel_that_fits() -> None:
-    """The word none of the facts and None of torch are the same; the advice names the newest wheel."""
+    """None of the facts and None of torch are the same; advice and command name the newest wheel that fits."""
     for build in ("none", None):
         finding = cpu_only(build, "2.14.1+cpu", WHEELS)
         assert finding is not None
         assert finding.params == {"version": "2.14.1+cpu", "index": "cu128"}
+        assert words.of(finding, None, profile.resolve({})).commands[-1].endswith("/whl/cu128")
     assert cpu_only("13.0", "2.14.1+cu130", WHEELS) is None
     rocm = cpu_only(None, "2.14.1+rocm", WHEELS, hip="7.1")
     assert rocm is not None
