@@ -121,21 +121,24 @@ def _blocked(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def blocks(rows: Sequence[Row]) -> Iterator[str]:
-    """Every finding and every "could not look", each as a block; what another finding explains stands under it."""
-    for row in rows:
-        for finding in row["findings"]:
-            if finding["accepted"]:
-                yield accepted_line(row, finding)
-                continue
-            yield from finding_lines(row, finding)
-            blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"]]
-            if blocked and finding is row["findings"][0]:
-                yield from _wrapped("blocks", ", ".join(dict.fromkeys(blocked)))
-            yield ""
+    """Every finding, the worst first, and every "could not look", each as a block; then what is accepted, a line each.
+
+    What another finding explains stands under it.
+    """
+    found = [(row, finding) for row in rows for finding in row["findings"]]
+    for row, finding in sorted(found, key=lambda pair: ORDER.index(pair[1]["weight"])):
+        if finding["accepted"]:
+            continue
+        yield from finding_lines(row, finding)
+        blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"]]
+        if blocked and finding is row["findings"][0]:
+            yield from _wrapped("blocks", ", ".join(dict.fromkeys(blocked)))
+        yield ""
     for row in rows:
         if row["verdict"] in ("unable", "checker-error") and not _blocked(row, rows):
             yield from lack_lines(row)
             yield ""
+    yield from (accepted_line(row, finding) for row, finding in found if finding["accepted"])
 
 
 def counts(rows: Iterable[Row]) -> str:

@@ -168,7 +168,7 @@ def cpu_only(build: str | None, version: str, wheels: Iterable[Wheel], hip: str 
     fitting = [str(wheel) for wheel in wheels]
     kind = f"for ROCm {hip}" if hip else "for the CPU alone"
     index = fitting[0].partition(" ")[0] if fitting else ""
-    advice = f"wheels that fit this machine: {', '.join(fitting) or 'none is published'}"
+    advice = f"wheels that fit: {', '.join(fitting) or 'none is published'}"
     return bad("cpu-only-wheel", f"torch {version} was built {kind}", advice, version=version, index=index)
 
 
