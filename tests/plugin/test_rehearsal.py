@@ -168,7 +168,9 @@ def test_a_probe_that_stays_green_is_a_defect_of_ours(tmp_path: Path) -> None:
     faults = package / "faults.py"
     faults.write_text(faults.read_text().replace('Change(expect={"gpus": 1000})', 'Change(options={"engine": "none"})'))
     probe = package / "probes" / "test_gpus_present.py"
-    probe.write_text(probe.read_text().replace("    seen = look(host)\n", '    report.saw("nothing")\n    return\n', 1))
+    start = '    """The probe."""\n'
+    assert start in probe.read_text()
+    probe.write_text(probe.read_text().replace(start, f'{start}    report.saw("nothing")\n    return\n', 1))
     argv = [sys.executable, "-m", "gpucheck", "run", "--rehearse=gpu-missing", f"--record={tmp_path / 'r.jsonl'}"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 10
