@@ -165,7 +165,7 @@ def test_a_probe_that_stays_green_is_a_defect_of_ours(tmp_path: Path) -> None:
     """
     package = tmp_path / "gpucheck"
     shutil.copytree(Path(gpucheck.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    faults = package / "faults.py"
+    faults = package / "rehearsal" / "faults.py"
     faults.write_text(faults.read_text().replace('Change(expect={"gpus": 1000})', 'Change(options={"engine": "none"})'))
     probe = package / "probes" / "test_gpus_present.py"
     start = '    """The probe."""\n'
