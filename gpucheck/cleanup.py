@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from gpucheck import owner, scratch
 from gpucheck.payload import bounded, family
+from gpucheck.process import own_argv
 from gpucheck.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from gpucheck.owner import Owner
 
@@ -46,12 +47,11 @@ def clean(who: Owner, folder: Path) -> list[str]:
     return left
 
 
-def conclude(who: Owner, folder: Path, env: Mapping[str, str]) -> list[str]:
+def conclude(who: Owner, folder: Path) -> list[str]:
     """Clean up at the end of a run: what an engine holds, in a process of its own, which goes on when we are killed."""
     if not (folder / ENGINE_USED).exists():
         return clean(who, folder)
-    argv = [sys.executable, "-B", "-m", "gpucheck.cleanup", str(folder)]
-    said = bounded.run(argv, LOOK_S, dict(env), leave=True)
+    said = bounded.run(own_argv("gpucheck.cleanup", str(folder)), LOOK_S, leave=True)
     if said.code is None:
         return [f"unknown: the clean-up did not end in {LOOK_S:.0f} s, and goes on"]
     left = said.output.splitlines()

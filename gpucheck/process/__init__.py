@@ -8,6 +8,7 @@ the heavy libraries; *cold* ones start a fresh interpreter.
 from gpucheck.process.children import Children
 from gpucheck.process.deadline import Deadline
 from gpucheck.process.once import Once
+from gpucheck.process.own import own_argv
 from gpucheck.process.reply import (
     Answer,
     Ended,
@@ -38,6 +39,7 @@ __all__ = [
     "TooMuch",
     "Value",
     "frames",
+    "own_argv",
     "read_answer",
     "signal_name",
 ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import pickle
 import sys
 import time
@@ -77,7 +76,7 @@ class Run:
 
     def _clean(self, folder: Path) -> None:
         with cleanup.undisturbed():
-            self.left_behind = cleanup.conclude(self.owner, folder, {**os.environ, **hermetic.environment()})
+            self.left_behind = cleanup.conclude(self.owner, folder)
 
     def _probe(self, children: Children, folder: Path, ends: float) -> None:
         self.facts = self._read_facts(children, folder, self.options, Stage())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 import gpucheck
 from gpucheck.facts import Facts
 from gpucheck.given import EVENTS, GIVEN
+from gpucheck.process import own_argv
 
 if TYPE_CHECKING:
     from gpucheck.process import Children, Reply
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 PACKAGE = Path(gpucheck.__file__).parent
 FACTS_S = 30.0
 FACTS_MARGIN_S = 2.0
-_OUR_PYTHON = (sys.executable, "-B", "-m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +43,23 @@ def has_belt() -> bool:
     return importlib.util.find_spec("pytest_timeout") is not None
 
 
-def environment() -> dict[str, str]:
-    """Our own children must find this very package, however it got onto the path."""
-    path = os.environ.get("PYTHONPATH")
-    return {
-        "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *([path] if path else [])]),
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    }
-
-
 def probes_argv(options: Options, selection: Selection) -> list[str]:
     """The child pytest."""
     settings = ["-c", str(PACKAGE / "markers.ini"), f"--rootdir={PACKAGE}", "--noconftest", "-q"]
     plugins = [*(["-p", "pytest_timeout"] if has_belt() else []), "-p", "gpucheck.inner"]
     folders = [str(PACKAGE / "probes"), *([options["probes"]] if options["probes"] else [])]
     settings.append("--continue-on-collection-errors")
-    return [*_OUR_PYTHON, "pytest", *settings, *plugins, *selection.argv(), *folders]
+    return own_argv("pytest", *settings, *plugins, *selection.argv(), *folders)
 
 
 def probes_environment(given: Path, events: Path) -> dict[str, str]:
     """Where the child pytest finds what it was given, and tells what happens."""
-    return {**environment(), GIVEN: str(given), EVENTS: str(events)}
+    return {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", GIVEN: str(given), EVENTS: str(events)}
 
 
 def cleanup_argv(folder: Path) -> list[str]:
     """What the supervisor of the child pytest runs when we are gone before it."""
-    return [*_OUR_PYTHON, "gpucheck.cleanup", str(folder), "--settle"]
+    return own_argv("gpucheck.cleanup", str(folder), "--settle")
 
 
 def read_facts(children: Children, folder: Path, options: Options, on: Stage) -> tuple[Facts | None, Reply]:
@@ -79,10 +68,10 @@ def read_facts(children: Children, folder: Path, options: Options, on: Stage) ->
     out.unlink(missing_ok=True)
     limit_s = max(5.0, min(FACTS_S, options.budget_s))
     # They end by themselves before they are ended: what was read by then is written, whatever hangs.
-    argv = [*_OUR_PYTHON, "gpucheck.facts", "--out", str(out), "--deadline", str(limit_s - FACTS_MARGIN_S)]
+    argv = own_argv("gpucheck.facts", "--out", str(out), "--deadline", str(limit_s - FACTS_MARGIN_S))
     if options["python"]:
         argv += ["--python", options["python"]]
-    reply = children.run_argv(on.argv(argv), deadline_s=limit_s, env={**environment(), **on.env})
+    reply = children.run_argv(on.argv(argv), deadline_s=limit_s, env=on.env)
     try:
         return Facts.from_json(json.loads(out.read_text(encoding="utf-8"))), reply
     except (OSError, ValueError):

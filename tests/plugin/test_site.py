@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
+
+import gpucheck
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Bench
@@ -131,3 +139,30 @@ def test_a_users_broken_dataset(bench: Bench) -> None:
     assert ran.status == 1
     assert "gpucheck: dataset-spawn-safe is bad on this machine" in ran.out
     assert "dataset.transform" in ran.out
+
+
+LENT = """
+import importlib.util, os
+
+def main(args):
+    return [importlib.util.find_spec("lent_by_gpucheck") is not None, os.environ.get("PYTHONPATH")]
+"""
+
+
+def test_what_is_installed_beside_gpucheck_is_not_lent_to_the_judged_python(bench: Bench, tmp_path: Path) -> None:
+    """A torch in gpucheck's own environment is none in the one that is judged: no path of ours reaches its children."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    shutil.copytree(Path(gpucheck.__file__).parent, place / "gpucheck", ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "lent_by_gpucheck.py").write_text("")
+    bench.probe("site_lent", 'report.saw(child("lent", {}, deadline_s=20, warm=False).answer.value)')
+    (bench.probes / "lent.py").write_text(LENT)
+    args = ["run", "-k", "site_lent", "--level=quick", f"--probes={bench.probes}", f"--record={bench.record}"]
+    code = f"import sys; sys.path.insert(0, {str(place)!r}); from gpucheck.__main__ import main; sys.exit(main({args}))"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd="/", check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    rows = [json.loads(line) for line in bench.record.read_text().splitlines()]
+    evidence = next(row["evidence"] for row in rows if row["kind"] == "result")
+    assert evidence == ["[False, None]"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 from gpucheck import cleanup, engine, owner, scratch
@@ -28,7 +27,7 @@ def test_a_clean_up_that_breaks_says_why(tmp_path: Path) -> None:
     """What its child complained about last stands in the line about it: here, that its folder is no run's."""
     who = a_run_that_used_an_engine(tmp_path)
     (tmp_path / "owner.json").write_text("{}")
-    (line,) = cleanup.conclude(who, tmp_path, os.environ)
+    (line,) = cleanup.conclude(who, tmp_path)
     assert line == f"unknown: the clean-up ended with 1: {tmp_path}/owner.json names no run"
 
 
@@ -36,7 +35,7 @@ def test_an_engine_that_is_gone_is_named_and_the_folder_goes_all_the_same() -> N
     """What the engine may still hold is one line; what lies here is removed."""
     with scratch.folder(owner.this_run()) as folder:
         who = a_run_that_used_an_engine(folder)
-        (line,) = cleanup.conclude(who, folder, os.environ)
+        (line,) = cleanup.conclude(who, folder)
         assert line.startswith("the engine could not be asked to remove what this run made")
         assert not folder.exists()
 
@@ -45,7 +44,7 @@ def test_a_clean_up_that_breaks_in_the_middle_still_removes_the_folder(tmp_path:
     """Whatever goes wrong on the way (here: the folder has lost its parts), the run's folder does not stay."""
     folder = tmp_path / "run"
     folder.mkdir()
-    (line,) = cleanup.conclude(a_run_that_used_an_engine(folder), folder, os.environ)
+    (line,) = cleanup.conclude(a_run_that_used_an_engine(folder), folder)
     assert "ended with 1: FileNotFoundError" in line
     assert not folder.exists()
 

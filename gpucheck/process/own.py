@@ -1,0 +1,25 @@
+"""Our own modules in a process of their own, without a variable that the children of that process would inherit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PLACE = Path(__file__).parents[2]
+# In front only where it is not on the path: a folder of packages is no place to look for the standard library's.
+_START = """
+import runpy, sys
+_, place, name = sys.argv[:3]
+del sys.argv[1:3]
+if place not in sys.path:
+    sys.path.insert(0, place)
+runpy.run_module(name, run_name="__main__", alter_sys=True)
+""".strip()
+
+
+def own_argv(module: str, *args: str) -> list[str]:
+    """``python -m MODULE ARGS`` in our own Python, which finds this very package however it got onto our path.
+
+    Not by PYTHONPATH: to a judged Python it would lend every package that is installed beside us.
+    """
+    return [sys.executable, "-B", "-c", _START, str(PLACE), module, *args]
