@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 GOOD = ("ok", "degraded")
 
@@ -53,8 +53,8 @@ class Wanted:
     limits: str
 
     @classmethod
-    def parse(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wanted:
-        """A marker's arguments. Raises WrongMarkerError."""
+    def parse(cls, args: Sequence[Any], kwargs: Mapping[str, Any], probes: Collection[str]) -> Wanted:
+        """A marker's arguments, held against the ``probes`` that there are. Raises WrongMarkerError."""
         if args:
             raise WrongMarkerError(f"gpucheck{tuple(args)!r}: only named arguments: {', '.join(ALLOWED)}")
         for name, value in kwargs.items():
@@ -63,6 +63,8 @@ class Wanted:
             fits, allowed = ALLOWED[name]
             if not fits(value):
                 raise WrongMarkerError(f"gpucheck({name}={value!r}): allowed is {allowed}")
+        if unknown := [probe for probe in kwargs.get("probes", ()) if probe not in probes]:
+            raise WrongMarkerError(f"gpucheck(probes=…): no probe is called {', '.join(unknown)}; see `gpucheck list`")
         limits = {name: kwargs[name] for name in ("capability", "memory_gb") if name in kwargs}
         return cls(
             gpus=kwargs.get("gpus", 1 if limits else 0),
@@ -73,8 +75,10 @@ class Wanted:
         )
 
 
-def refusal(item: pytest.Item, rows: Sequence[dict[str, Any]]) -> str | None:
+def refusal(item: pytest.Item, rows: Sequence[dict[str, Any]], probes: Collection[str]) -> str | None:
     """Why this machine does not have what the test's marker asks for; None when it does, or asks for nothing.
+
+    ``probes`` are the ids that there are: one that is mistyped would skip the test for ever.
 
     A marker that cannot be read fails the test in one line: raised as a usage error it would end an xdist worker.
     """
@@ -82,7 +86,7 @@ def refusal(item: pytest.Item, rows: Sequence[dict[str, Any]]) -> str | None:
     if mark is None:
         return None
     try:
-        wanted = Wanted.parse(mark.args, mark.kwargs)
+        wanted = Wanted.parse(mark.args, mark.kwargs, probes)
     except WrongMarkerError as error:
         pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
     return refused(wanted, rows)

@@ -11,23 +11,26 @@ if TYPE_CHECKING:
 
 # Written out here because this module imports nothing of ours: a test holds it against `profile.OPTIONS`.
 TEXTS = {
-    "level": "quick, default or deep",
+    "level": "quick, default (which it is) or deep",
     "budget": "seconds for the whole run (by level: 20, 180, 1800)",
     "python": "judge this Python without installing into it",
-    "engine": "auto, docker, podman or none",
+    "engine": "auto (which it is), docker, podman or none",
     "shm": "sizes of the shm sweep, such as 64m,256m,1g",
-    "dataset": "MODULE:FACTORY of your own Dataset",
-    "model": "MODULE:FACTORY of your own model",
     "probes": "a folder with probes of your own",
     "profile": "TOML file: what this machine is expected to be",
-    "require": "probe ids that must be ok",
-    "allow-unable": "probe ids that may be unable to look",
-    "disturb": "none, idle or any: which GPUs may be loaded",
-    "record": "where the record goes (JSON lines)",
-    "lang": "en or zh: language of the findings",
-    "rehearse": "see the probes go red for these faults",
+    "require": "probes that must be ok or degraded: ids, with commas",
+    "allow-unable": "probes that may be unable to look: ids, with commas",
+    "disturb": "none, idle (which it is) or any: which GPUs may be loaded",
+    "record": "where the record goes (JSON lines; else below ~/.local/state)",
+    "lang": "en or zh: language of the findings (else by locale)",
+    "rehearse": "see the probes go red for these faults: ids, with commas",
 }
-LISTS = {"image": "an image to judge too (repeatable)", "accept": "PITFALL=REASON: live with it (repeatable)"}
+LISTS = {
+    "image": "an image to judge too (repeatable)",
+    "dataset": "MODULE:FACTORY of your own Dataset (repeatable)",
+    "model": "MODULE:FACTORY of your own model (repeatable)",
+    "accept": "PITFALL=REASON: live with it (repeatable)",
+}
 FLAGS = {"strict": "degraded counts as failed", "no-gate": "run your tests even when a probe is bad"}
 INI = ("level", "profile", "engine", "record")
 

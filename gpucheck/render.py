@@ -48,12 +48,12 @@ def progress(event: Event) -> str:
 
 def ruled_out_lines(rows: Iterable[Row]) -> Iterator[str]:
     """The probes that a known fact rules out, together: a line or two a fact instead of a line a probe."""
-    reasons: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if row["because"]:
-            reasons.setdefault(str(row["because"]["value"]), {})[row["probe"]] = None
+    reasons: dict[str, dict[str, list[str]]] = {}
+    for row in filter(is_ruled_out, rows):
+        reasons.setdefault(str(row["because"]["value"]), {}).setdefault(row["probe"], []).append(row["subject"]["kind"])
     for reason, probes in reasons.items():
-        yield from _wrapped("not applicable", f"{', '.join(probes)} ({reason})", indent=18)
+        named = (f"{probe}[{', '.join(kinds)}]" if len(kinds) > 1 else probe for probe, kinds in probes.items())
+        yield from _wrapped("not applicable", f"{', '.join(named)} ({reason})", indent=18)
 
 
 def is_ruled_out(row: Row) -> bool:
@@ -65,6 +65,8 @@ def under_lines(row: Row) -> Iterator[str]:
     """Beneath a probe's line: the gist of what it saw, and what it did not look at."""
     if row["gist"]:
         yield from _wrapped("", row["gist"], indent=18)
+    if row["blocked_by"]:
+        yield from _wrapped("", f"blocked by {row['blocked_by']}", indent=18)
     reasons: dict[str, list[str]] = {}
     for missed in row["not_run"]:
         reasons.setdefault(missed["why"], []).append(missed["leg"])
@@ -138,11 +140,15 @@ def blocks(rows: Sequence[Row]) -> Iterator[str]:
         if row["verdict"] in ("unable", "checker-error") and not _blocked(row, rows):
             yield from lack_lines(row)
             yield ""
+        elif row["because"] and not is_ruled_out(row):
+            yield f"NOT APPLICABLE  {row['probe']} · {row['subject']['label']}"
+            yield from _wrapped("lacking", f"required here, and ruled out: {row['because']['value']}")
+            yield ""
     yield from (accepted_line(row, finding) for row, finding in found if finding["accepted"])
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """``5 ok · 1 degraded · 3 not applicable (no NVIDIA device, and nothing expects one)``."""
+    """``5 ok · 1 degraded · 3 not applicable``; why not where that is one reason, and short."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["verdict"], []).append(row)
@@ -151,8 +157,8 @@ def counts(rows: Iterable[Row]) -> str:
 
 
 def _reasons(rows: Sequence[Row]) -> str:
-    reasons = list(dict.fromkeys(str(r["because"]["value"]) for r in rows if r["because"]))
-    return f" ({'; '.join(reasons)})" if reasons else ""
+    reasons = {str(r["because"]["value"]) for r in rows if r["because"]}
+    return f" ({reasons.pop()})" if len(reasons) == 1 else ""
 
 
 def header(version: str, level: str, record: str, rehearsal: Sequence[str]) -> Iterator[str]:

@@ -53,8 +53,8 @@ class Session:
 
     def named(self, kind: str) -> tuple[str, ...]:
         """What the operator named of that kind."""
-        given = self.given.options[kind] or ()
-        return (given,) if isinstance(given, str) else tuple(given)
+        given: tuple[str, ...] = self.given.options[kind]
+        return given
 
     def subject(self, item: pytest.Item, kind: str) -> Subject:
         """What an item's answer is about; ``kind`` is its mark's."""

@@ -67,7 +67,8 @@ class Controller:
         if self.screen.verbosity <= 0:
             self.screen.lines(*render.ruled_out_lines(self.run.ledger.rows))
         self.done = True
-        self.replay.take(self.run.ledger.rows, "" if options["no-gate"] else self._gate())
+        gate = "" if options["no-gate"] else self._gate()
+        self.replay.take(self.run.ledger.rows, gate, sorted(self.run.probes))
 
     def _gate(self) -> str:
         """Why the user's own tests are skipped; empty where they are not."""
@@ -77,7 +78,9 @@ class Controller:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Hand the rows to an xdist worker."""
-        node.workerinput[INPUT] = json.dumps({"rows": self.replay.rows, "gate": self.replay.gate})
+        node.workerinput[INPUT] = json.dumps(
+            {"rows": self.replay.rows, "gate": self.replay.gate, "probes": self.replay.probes}
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -10,7 +10,7 @@ from gpucheck.marker import refusal
 from gpucheck.replay.items import NODE, Collector, Item, by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from gpucheck import render
 
@@ -20,13 +20,17 @@ STATUS = {"unable": ("unable", "U", "UNABLE"), "checker-error": ("checker-error"
 class Replay:
     """The hooks that controller and xdist's workers share."""
 
-    def __init__(self, rows: list[render.Row], gate: str = "") -> None:
-        self.take(rows, gate)
+    def __init__(self, rows: list[render.Row], gate: str = "", probes: Sequence[str] = ()) -> None:
+        self.take(rows, gate, probes)
 
-    def take(self, rows: list[render.Row], gate: str) -> None:
-        """What is to be replayed; ``gate`` says why the user's own tests are skipped, if they are."""
+    def take(self, rows: list[render.Row], gate: str, probes: Sequence[str]) -> None:
+        """What is to be replayed; ``gate`` says why the user's own tests are skipped, if they are.
+
+        ``probes`` are the ids of all probes that there are.
+        """
         self.rows = rows
         self.gate = gate
+        self.probes = probes
         self.by_name = by_name(rows)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -53,7 +57,7 @@ class Replay:
             return
         if self.gate:
             pytest.skip(self.gate)
-        if reason := refusal(item, self.rows):
+        if reason := refusal(item, self.rows, self.probes):
             pytest.skip(reason)
 
     @pytest.hookimpl(tryfirst=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gpucheck
-from gpucheck import cleanup, owner, record, rehearsal, scratch, subject
+from gpucheck import catalogue, cleanup, owner, record, rehearsal, scratch, subject
 from gpucheck.facts import Facts, expect
 from gpucheck.given import Given
 from gpucheck.process import Children, Follow
@@ -46,7 +46,9 @@ class Run:
 
     def __post_init__(self) -> None:
         refusals.namesake()
-        refusals.unknown_probes(self.options)
+        site = self.options["probes"]
+        self.probes = catalogue.ids() | (catalogue.ids(Path(site)) if site else set())
+        refusals.unknown_probes(self.options, self.probes)
         self.faults = rehearsal.named(self.options["rehearse"])
         self.owner = owner.this_run()
         self.path = record_path(self.options, self.owner.run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucheck.run import hermetic
-from gpucheck.verdict import Exit
+from gpucheck.verdict import Exit, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +17,13 @@ def lines(run: Run, status: Exit) -> Iterator[str]:
     """Acceptances that do nothing, notes, why nothing was judged, a record or a clean-up that failed."""
     yield from run.ledger.stale_acceptances()
     yield from run.notes
+    allowed = [
+        r.probe
+        for r in run.ledger.results
+        if r.verdict is Verdict.UNABLE and r.probe in run.options.policy.allow_unable
+    ]
+    if allowed:
+        yield f"allowed to be unable: {', '.join(dict.fromkeys(allowed))}"
     if not hermetic.has_belt():
         yield "pytest-timeout is not installed here: only gpucheck's own deadlines guard this run"
     if status is Exit.NOTHING_JUDGED:
@@ -32,8 +39,8 @@ def _emptied(run: Run) -> str:
     if plan is not None and not plan.items:
         left_out = f"; {len(plan.left_out)} belong to another level" if plan.left_out else ""
         return f"nothing was judged: no probe is selected{f' by {picked}' if picked else ''}{left_out}"
-    planned = len(run.ledger.account.items)
-    return f"nothing was judged: none of {planned} probes{f' selected by {picked}' if picked else ''} applies here"
+    planned = f"{len(run.ledger.account.items)} probes{f' selected by {picked}' if picked else ''}"
+    return f"nothing was judged: none of {planned} could judge anything"
 
 
 def interruption(run: Run) -> str:

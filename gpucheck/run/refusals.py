@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucheck import catalogue
 from gpucheck.usage import UsageError
 
 if TYPE_CHECKING:
@@ -25,11 +23,7 @@ def namesake() -> None:
     )
 
 
-def unknown_probes(options: Options) -> None:
+def unknown_probes(options: Options, known: set[str]) -> None:
     """A requirement on a probe that does not exist would never be looked at. Raises UsageError for one."""
-    named = options.policy.require | options.policy.allow_unable
-    if not named:
-        return
-    known = catalogue.ids() | (catalogue.ids(Path(options["probes"])) if options["probes"] else set())
-    if unknown := sorted(named - known):
+    if unknown := sorted((options.policy.require | options.policy.allow_unable) - known):
         raise UsageError(f"no probe is called {', '.join(unknown)}; see `gpucheck list`")

@@ -18,7 +18,7 @@ TESTS = """
     @pytest.mark.gpucheck(probes=["site-unable"])
     def test_mine_denied(): pass
 
-    @pytest.mark.gpucheck(probes=["no-such-probe"])
+    @pytest.mark.gpucheck(probes=["volume-persists"])
     def test_mine_unknown(): pass
 
     @pytest.mark.gpucheck(gpus=3, memory_gb=40, capability="9.0")
@@ -31,6 +31,7 @@ WRONG = [
     ("gpu=2", "gpucheck(gpu=…): allowed are gpus, memory_gb, capability, probes"),
     ("gpus='two'", "gpucheck(gpus='two'): allowed is a number of GPUs, 0 or more"),
     ("probes='site-ok'", "gpucheck(probes='site-ok'): allowed is a list of probe ids"),
+    ("probes=['site-okay']", "gpucheck(probes=…): no probe is called site-okay; see `gpucheck list`"),
     ("capability='sm_90'", "gpucheck(capability='sm_90'): allowed is the least compute capability"),
     ("2", "gpucheck(2,): only named arguments"),
 ]
@@ -43,7 +44,7 @@ def test_it_skips_with_the_reason(full_bench: Bench, way: list[str]) -> None:
     full_bench.write(test_mine_py=TESTS)
     ran = full_bench.run(*way, "-rs", "test_mine.py", keyword="mine or site_ok or site_degraded or site_unable")
     assert "gpucheck: site-unable is unable" in ran.out
-    assert "gpucheck: no-such-probe is not in this run" in ran.out
+    assert "gpucheck: volume-persists is not in this run" in ran.out
     assert "gpucheck: gpus=3, capability=9.0, memory_gb=40 wanted, 0 usable" in ran.out
     assert ran.rows[-1]["user_tests"] == {"passed": 2, "failed": 0}
 

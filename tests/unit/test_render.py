@@ -23,7 +23,7 @@ def finding(pitfall: str, weight: str, accepted: str | None = None) -> dict[str,
 def row(probe: str, verdict: str, *findings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A row of the record, as far as it is shown."""
     subject = {"kind": "host", "id": "m1", "label": "node7"}
-    plain: dict[str, Any] = {"outcome": "failed", "evidence": [], "lacking": [], "blocked_by": None}
+    plain: dict[str, Any] = {"outcome": "failed", "evidence": [], "lacking": [], "blocked_by": None, "because": None}
     return {"probe": probe, "verdict": verdict, "findings": list(findings), "subject": subject, **plain, **more}
 
 
@@ -58,3 +58,14 @@ def test_no_line_but_a_command_is_longer_than_80_columns() -> None:
     long = finding("x", "bad") | {"cause": "word " * 60, "commands": ["run " * 40], "evidence": ["seen " * 50]}
     lines = list(render.blocks([row("a", "bad", long)]))
     assert [line for line in lines if len(line) > render.WIDTH] == ["  type".ljust(render.INDENT) + "run " * 40]
+
+
+def test_what_was_required_and_is_ruled_out_says_so() -> None:
+    """It failed the run, so it is no line among what does not apply; what nobody required is one, with its subjects."""
+    because = {"because": {"value": "no engine", "source": "no socket"}}
+    required = row("a", "not-applicable", **because)
+    assert list(render.ruled_out_lines([required])) == []
+    assert heads(required) == ["NOT APPLICABLE  a · node7"]
+    other = row("b", "not-applicable", outcome="skipped", **because)
+    assert list(render.ruled_out_lines([other, other])) == ["  not applicable  b[host, host] (no engine)"]
+    assert heads(other) == []
