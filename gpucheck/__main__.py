@@ -33,12 +33,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def _say(*lines: str, end: str = "\n") -> None:
-    """Print, unless nobody listens any more: a closed pipe ends the talk, not the run."""
+    """Print, unless nobody takes it any more: a closed pipe or a full disk ends the talk, not the run."""
     if sys.stdout is None:
         return
     try:
         print(*lines, sep="\n", end=end, flush=True)
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

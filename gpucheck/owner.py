@@ -11,10 +11,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 PREFIX = "gpucheck."
 LIFETIME_S = 6 * 3600
@@ -53,7 +50,7 @@ class Owner:
         return (time.time() if now is None else now) > self.expires
 
 
-def from_labels(labels: Mapping[str, str]) -> Owner | None:
+def from_labels(labels: Any) -> Owner | None:
     """The owner that those labels name, or None when they are not ours or not whole."""
     try:
         values = {name: labels[PREFIX + name] for name in Owner.__dataclass_fields__}
@@ -66,7 +63,7 @@ def from_labels(labels: Mapping[str, str]) -> Owner | None:
             start=int(values["start"]),
             expires=int(values["expires"]),
         )
-    except (KeyError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

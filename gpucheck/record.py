@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpucheck import regular
 from gpucheck.redact import redacted
 from gpucheck.verdict import Because, Finding, NotRun, Result, Subject, Verdict, outcome
 
@@ -73,6 +74,7 @@ class Record:
 
 
 def _append(path: Path, line: bytes, *, durable: bool) -> None:
+    line = (b"\n" if _is_torn(path) else b"") + line
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:
         size = os.fstat(descriptor).st_size
@@ -86,6 +88,15 @@ def _append(path: Path, line: bytes, *, durable: bool) -> None:
         os.close(descriptor)
 
 
+def _is_torn(path: Path) -> bool:
+    """Whether a run died in the middle of its last row, to which the next one must not be glued."""
+    try:
+        size = path.stat().st_size
+        return size > 0 and regular.read(path, 1, start=size - 1) != b"\n"
+    except OSError:
+        return False
+
+
 def read(path: Path) -> list[Any]:
     """The rows of a record; a torn last line is dropped. Raises OSError, and ValueError for a torn line elsewhere."""
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -94,8 +105,8 @@ def read(path: Path) -> list[Any]:
         try:
             rows += [json.loads(line)] if line.strip() else []
         except (ValueError, RecursionError):
-            # The last line may be torn: the run that wrote it died.
-            if number < len(lines):
+            # A run that died may have torn its last line; then the file ends, or the next run begins.
+            if number < len(lines) and not lines[number].startswith('{"kind": "run"'):
                 raise ValueError(f"{path}, line {number}: not JSON, so not a record") from None
     return rows
 

@@ -13,9 +13,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MASK: Final = "[redacted]"
+_HIDDEN: Final[set[str]] = set()
+# Colours and cursors, whole; then what else a terminal would obey, but for line ends and tabs.
+_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?|\r")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SHORTEST_SECRET: Final = 8
 
 _ALLOWED_NAMES: Final = frozenset(
@@ -45,8 +49,11 @@ _ALLOWED_PREFIXES: Final = (
     "UCX_",
 )
 
+# At the end of a name, or before what tells one of several apart: API_TOKEN_PROD, TOKEN_1. MAX_TOKENS is a number.
 _SECRET_NAME: Final = re.compile(
-    r"(?:token|secret|passw(?:or)?d|passphrase|pass|pwd|_pat|api_?key|_key|credentials?|cookie|_auth)$", re.IGNORECASE
+    r"(?:token|secret|passw(?:or)?d|passphrase|api_?key|secret_?key|jwt|credentials?)(?:\d*$|_)"
+    r"|(?:pass|pwd|_pat|_key|cookie|_auth)\d*$",
+    re.IGNORECASE,
 )
 # PWD and OLDPWD are folders; a *name* of a key file is wanted in a report.
 _HARMLESS_NAME: Final = re.compile(r"^(?:old)?pwd$", re.IGNORECASE)
@@ -88,6 +95,10 @@ _RULES: Final[tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]] = tuple(
         ("password", r"(?i)\b(login\s{1,20}\S{1,200}\s{1,20}password\s{1,20})(\S+)"),
         ("curl", rf"(?i)\b(curl\b[^\n]{{0,400}}?[ \t](?:-u|--user|--proxy-user)(?:[ \t]+|=)){_VALUE}"),
         (_WORD_NEEDLES, rf"(?i)({_WORD}{_PAIR}){_VALUE}"),
+        (
+            "token secret passw key jwt",
+            rf"((?:TOKEN|SECRET|PASSWORD|API_?KEY|SECRET_?KEY|JWT)(?:_[A-Z0-9]{{1,20}}|[0-9]{{1,4}})?{_PAIR}){_VALUE}",
+        ),
         ("_", rf"(_(?:KEY|PASS|PWD|PAT|AUTH){_PAIR}){_VALUE}"),
         ("auth", rf"(?i)(\"_?auth(?:token)?\"[ \t]*:[ \t]*){_VALUE}"),
         (_WORD_NEEDLES, rf"(?i)(--?[a-z0-9-]{{0,40}}{_WORD}{_OPTION}){_VALUE}"),
@@ -120,10 +131,15 @@ def redact(text: str) -> str:
     return text
 
 
+def hide(values: Iterable[str]) -> None:
+    """Mask these from now on in this process, as the secrets of its own environment: those of an image, say."""
+    _HIDDEN.update(value for value in values if _is_maskable(value))
+
+
 def redacted(value: Any) -> Any:
-    """The same value with every secret in its texts masked: the last gate before anything is written."""
+    """The same value, its texts without secrets and without what a terminal would obey: the last gate."""
     if isinstance(value, str):
-        return redact(value)
+        return redact(_CONTROL.sub("?", _ESCAPE.sub("", value)))
     if isinstance(value, dict):
         return {name: redacted(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -162,6 +178,10 @@ def allowed(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _own_secrets(environ: Mapping[str, str]) -> list[str]:
     """Values that this environment calls secret, longest first (one may hold another)."""
-    values = {value for name, value in environ.items() if len(value) >= _SHORTEST_SECRET and is_secret_name(name)}
+    values = {value for name, value in environ.items() if is_secret_name(name) and _is_maskable(value)}
+    return sorted(values | _HIDDEN, key=len, reverse=True)
+
+
+def _is_maskable(value: str) -> bool:
     # A path is where a secret lies, not the secret; and masking it everywhere would hide what a report is about.
-    return sorted((v for v in values if not v.startswith(("/", "~")) and v not in MASK), key=len, reverse=True)
+    return len(value) >= _SHORTEST_SECRET and not value.startswith(("/", "~")) and value not in MASK

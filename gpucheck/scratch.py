@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucheck import owner
+from gpucheck import owner, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "gpucheck-run-"
 _MARKS = "owner.json"
+_MARKS_BYTES = 1 << 12
 # A socket's path may have 107 characters. multiprocessing puts one 46 below TMPDIR: pymp-…/listener-PID-N-….
 _LONGEST_FOLDER = 60
 _SHORT_ROOT = Path("/tmp")
@@ -47,9 +48,9 @@ def sweep(here: Owner) -> list[Path]:
     removed = []
     for folder in _root().glob(PREFIX + "*"):
         try:
-            marks = json.loads((folder / _MARKS).read_text())
-        except (OSError, ValueError):
-            continue
+            marks = json.loads(regular.read(folder / _MARKS, _MARKS_BYTES, ours=True))
+        except (OSError, ValueError, RecursionError):
+            continue  # anybody can lay anything there
         left_by = owner.from_labels(marks)
         if left_by and left_by.abandoned(here):
             remove(folder)

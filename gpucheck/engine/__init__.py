@@ -19,7 +19,7 @@ from gpucheck.engine import mirror
 from gpucheck.engine.calls import Refused, call, why
 from gpucheck.engine.container import Bind, Container, VolumeMount, create, mount
 from gpucheck.judgement.hello import Hello
-from gpucheck.judgement.image_config import Image
+from gpucheck.judgement.image_config import Image, secret_values
 from gpucheck.process import (
     PAYLOADS,
     Children,
@@ -89,7 +89,10 @@ class Engine:
     def image(self, name: str, deadline: Deadline) -> Image | None:
         """What the engine knows of an image; None when it does not have it. Nothing is ever pulled."""
         found: dict[str, Any] | None = self.call("image", deadline, name=name)
-        return None if found is None else Image.parse(name, found)
+        if found is None:
+            return None
+        redact.hide(secret_values(found["env"]))
+        return Image.parse(name, found)
 
     def create_volume(self, deadline: Deadline, options: Mapping[str, str] | None = None) -> tuple[str, str]:
         """A new marked volume: its name, and its mount point on the host. ``options`` are the local driver's."""

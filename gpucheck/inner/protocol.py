@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -102,6 +103,8 @@ def _as_verdict(error: BaseException | None) -> BaseException | None:
     """pytest's own outcomes in a probe: a bare skip has no known fact behind it."""
     if isinstance(error, pytest.skip.Exception):
         return Unable(f"the probe skipped itself without a fact: {error}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Unable(f"room to work in: {error.filename or 'TMPDIR'}: {error.strerror}")
     return error
 
 

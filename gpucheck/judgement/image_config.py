@@ -76,6 +76,11 @@ class Image:
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
 
+def secret_values(env: Mapping[str, str]) -> list[str]:
+    """What the secrets of an image's environment hold: to be masked wherever they come up."""
+    return [value for name, value in env.items() if _is_secret(name, value)]
+
+
 def _is_secret(name: str, value: str) -> bool:
     if _NO_SECRET.match(value):
         return False

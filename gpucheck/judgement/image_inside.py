@@ -121,7 +121,7 @@ def misused(told: Mapping[str, Any]) -> Iterator[Unexplained]:
     """What can be imported and does not work: in words that the knowledge base may know."""
     for what, used in (("numpy with torch", told["numpy"]), ("a product on the CPU", told["cpu"])):
         if used["ended"] == "value":
-            if used["value"] is None or (what != "numpy with torch" and used["value"] > 1):
+            if used["value"] is None or (what != "numpy with torch" and not 0 <= used["value"] <= 1):
                 yield Unexplained(f"{what}: wrong numbers", "wrong numbers on the CPU")
         elif used["ended"] != "absent":
             # As a shell says it of a program that died so.

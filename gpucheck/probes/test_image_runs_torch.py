@@ -30,7 +30,7 @@ from gpucheck.judgement.wheel import Installed
 from gpucheck.legs.image import LOOK_S, OnGpus
 from gpucheck.legs.replies import value_of
 from gpucheck.process import Failure, Value
-from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
+from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
@@ -96,7 +96,8 @@ class Look:
         """Put a finding into the report; a second of the same pitfall is more evidence for the first."""
         if finding is None:
             return
-        if finding.pitfall in {earlier.pitfall for earlier in self.report.findings}:
+        weights = {earlier.weight for earlier in self.report.findings if earlier.pitfall == finding.pitfall}
+        if weights & {finding.weight, Verdict.BAD}:
             self.report.evidence += finding.evidence
         else:
             self.report.findings.append(finding)

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import redact
+from gpucheck import redact, regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ _REFUSED = "gpucheck-refused: "
 _REFUSED_STATUS = 120
 _OWN_FRAME = re.compile(r"/gpucheck/(payload|envelope)/(envelope|supervisor|warm)\.py")
 _FRAMES = 24
+_DUMP_BYTES = 1 << 20
 _GARBAGE_SIZE = 200
 
 
@@ -125,10 +126,10 @@ class Reply:
 def read_answer(path: Path, nonce: str) -> Answer:
     """The envelope at ``path``, told apart from nothing, from too much, and from what is no envelope of ours."""
     try:
-        size_bytes = path.stat().st_size
+        size_bytes = path.lstat().st_size
         if size_bytes > ANSWER_LIMIT_BYTES:
             return TooMuch(size_bytes)
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = regular.read(path, ANSWER_LIMIT_BYTES).decode(errors="replace")
     except OSError:
         return NoAnswer()
     try:
@@ -139,7 +140,7 @@ def read_answer(path: Path, nonce: str) -> Answer:
             return Value(envelope["value"])
         failure = envelope["failure"]
         return Failure(failure["type"], redact.redact(failure["text"]), redact.redact(failure["trace"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return _garbage(text)
 
 
@@ -206,5 +207,9 @@ def text_of(encoded: str) -> str:
 
 def frames(dump: Path) -> list[str]:
     """The innermost frames of a dumped stack, without our own at its bottom, which say nothing about where it hung."""
-    lines = [line.strip() for line in dump.read_text(errors="replace").splitlines()]
+    try:
+        text = regular.read(dump, _DUMP_BYTES).decode(errors="replace")
+    except OSError:
+        return []
+    lines = [line.strip() for line in text.splitlines()]
     return [redact.redact(line) for line in lines if line and not _OWN_FRAME.search(line)][:_FRAMES]

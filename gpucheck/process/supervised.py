@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gpucheck import regular
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 PAYLOADS = Path(__file__).parents[1] / "payload"
 KILL_GRACE_S = 4.0
 SEND_S = 5.0
+MOST_BYTES = 1 << 20
 LOST = MappingProxyType({"lost": True})
 
 
@@ -75,9 +78,7 @@ class Follow:
     def tick(self) -> None:
         """Look for new lines."""
         try:
-            with self.path.open("rb") as stream:
-                stream.seek(self.seen)
-                fresh = stream.read()
+            fresh = regular.read(self.path, MOST_BYTES, start=self.seen)
         except OSError:
             return
         whole = fresh[: fresh.rfind(b"\n") + 1]

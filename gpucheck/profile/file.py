@@ -76,7 +76,7 @@ def read_profile(path: str) -> Profile:
     """Parse and check a profile file. Raises :class:`UsageError`."""
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"the profile {path} cannot be read: {error}") from None
     _unknown(path, "the profile", data, SECTIONS)
     for section, keys in SECTIONS.items():

@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+MOST_BYTES = 1 << 50
 FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 WEEK_S = 7 * 24 * 3600
 
 
 def size_bytes(text: str) -> int:
     """Bytes of ``64m``, ``1g``, ``512k`` or a plain number. Raises ValueError."""
-    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
-    if not match or not int(match[1]):
+    match = re.fullmatch(r"(\d{1,15})([kmg]?)b?", text.strip().lower())
+    size = int(match[1]) * SIZES[match[2]] if match else 0
+    if not 0 < size <= MOST_BYTES:
         raise ValueError(text)
-    return int(match[1]) * SIZES[match[2]]
+    return size
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpucheck.run import Run
 
 INPUT = "gpucheck"
+NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 class Controller:
@@ -124,4 +125,6 @@ class Controller:
             return status
         if not self.done:
             return status
-        return int(self.run.status(self.user_passed, self.user_failed + self.collect_failed))
+        own = self.run.status(self.user_passed, self.user_failed + self.collect_failed)
+        # What failed the session beside tests (a plugin's threshold, `session.shouldstop`) is not ours to forgive.
+        return status if own in (Exit.OK, Exit.NOTHING_JUDGED) and status not in (Exit.OK, own, NO_TESTS) else int(own)

@@ -26,6 +26,7 @@ from gpucheck.run import closing, expectations, hermetic, refusals
 from gpucheck.run.account import Account
 from gpucheck.run.hermetic import Selection
 from gpucheck.run.ledger import Ledger
+from gpucheck.usage import UsageError
 from gpucheck.verdict import Exit, Unable
 
 if TYPE_CHECKING:
@@ -190,6 +191,8 @@ class Run:
             status, good = rehearsal.exit_of(self.faults, self.rehearsed), Exit.BAD
         else:
             status, good = self.ledger.status(user_passed, user_failed), Exit.OK
+            if status is good and not self.ledger.account.items:
+                status = Exit.NOTHING_JUDGED
         return Exit.UNDECIDED if status is good and (self.ledger.record.error or self.left_behind) else status
 
     def closing_lines(self, user_passed: int = 0, user_failed: int = 0) -> list[str]:
@@ -224,7 +227,10 @@ class Run:
 def record_path(options: Options, run: str) -> Path:
     """Where the record of this run goes."""
     if options["record"]:
-        return Path(options["record"]).absolute()
+        try:
+            return Path(options["record"]).absolute()
+        except FileNotFoundError:
+            raise UsageError(f"record = {options['record']!r}: the current folder is gone; name a whole path") from None
     kind = record.REHEARSAL if options["rehearse"] else ""
     return record.state_folder() / f"{kind}{run}{record.SUFFIX}"
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpucheck import record
+from gpucheck import record, regular
 from gpucheck.facts import Expectation
 from gpucheck.judgement.presence import PROBE
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpucheck.profile import Options
 
 # A run of a hundred that saw none must not cost a hundred records' worth of JSON.
+_RECORD_BYTES = 8 << 20
 _SAW_SOME = re.compile(r'"gpus": [1-9]')
 
 
@@ -33,9 +34,9 @@ def of_last_record(folder: Path, machine: dict[str, Any]) -> list[Expectation]:
         return []
     for path in record.newest(folder):
         try:
-            text = path.read_text(encoding="utf-8", errors="replace")
+            text = regular.read(path, _RECORD_BYTES, ours=True).decode(errors="replace")
             count = _seen(text, machine) if _SAW_SOME.search(text) else 0
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError):
             continue  # somebody else's file, or a torn one, is no witness
         if count:
             return [Expectation(f"the record of {path.stem}, the last run here that saw all its GPUs", count)]

@@ -6,12 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "gpucheck")
 
@@ -69,3 +66,23 @@ def test_gpus_that_were_here_last_night_are_missed(tmp_path: Path) -> None:
     profile = tmp_path / "node.toml"
     profile.write_text("[expect]\ngpus = 0\n")
     assert status(f"--profile={profile}")[0] == 5
+
+
+def test_a_full_disk_behind_the_output_is_no_bug_of_ours(tmp_path: Path) -> None:
+    """The run goes on, and its status stands."""
+    with open("/dev/full", "w") as full:
+        command = [*COMMAND, "list"]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, cwd=tmp_path, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_a_relative_record_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    """A usage error, with what would do."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m gpucheck run --record=r.jsonl"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = ["sh", "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    assert ran.returncode == 4
+    assert "the current folder is gone; name a whole path" in ran.stderr

@@ -174,3 +174,37 @@ def test_without_the_flag_the_plugin_does_nothing(full_bench: Bench) -> None:
     )
     assert done.returncode == 0
     assert "gpucheck " not in done.stdout.replace("gpucheck-0", "")
+
+
+FAILING = {
+    "a threshold": "def pytest_sessionfinish(session):\n    session.exitstatus = 1\n",
+    "shouldfail": "def pytest_runtest_logreport(report):\n    SESSION[0].shouldfail = 'enough'\n"
+    "def pytest_sessionstart(session):\n    SESSION.append(session)\nSESSION = []\n",
+    "shouldstop": "def pytest_collection_finish(session):\n    session.shouldstop = 'enough'\n",
+}
+
+
+@pytest.mark.parametrize("conftest", FAILING.values(), ids=FAILING.keys())
+def test_what_else_fails_the_users_session_is_not_forgiven(bench: Bench, conftest: str) -> None:
+    """A plugin's threshold, or an order to stop, keeps its status when all probes are ok."""
+    bench.probe("site_ok", "report.saw('x')")
+    bench.write(conftest_py=conftest, test_mine_py="def test_mine(): pass\n")
+    assert bench.run("test_mine.py", keyword="site_ok or mine").status in (1, 2)
+
+
+def test_a_selection_without_probes_is_no_green(bench: Bench) -> None:
+    """`-k` that picks tests of the user's alone has opened the gate without a look at the machine: that is said."""
+    bench.probe("site_ok", "report.saw('x')")
+    bench.write(test_mine_py="def test_mine(): pass\n")
+    ran = bench.run("test_mine.py", keyword="mine")
+    assert ran.status == 5, ran.out
+    assert "nothing was judged: no probe is selected by -k mine" in ran.out
+    assert "1 passed" in ran.out
+
+
+def test_a_full_disk_under_a_probe_is_not_our_bug(bench: Bench) -> None:
+    """No room is the machine's: the probe could not look."""
+    bench.probe("site_full", "raise OSError(28, 'No space left on device', '/tmp/x')")
+    ran = bench.run()
+    assert ran.verdicts == {"site-full": "unable"}
+    assert "room to work in: /tmp/x: No space left on device" in " ".join(ran.out.split())

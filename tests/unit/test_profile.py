@@ -54,6 +54,8 @@ def test_a_flag_of_the_profile(tmp_path: Path, value: str) -> None:
         ("[options]\nlevel = ''", "level = '' (from profile): allowed is quick, default or deep"),
         ("[options]\naccept = ['x=one', 'y']", "accept = 'y' (from profile): allowed is PITFALL=REASON"),
         ("[limits]\nepoch_s = 2", "unknown key `limits` in the profile"),
+        ("[options]\nshm = '99999999999g'", "allowed is sizes such as"),
+        ("x = " + "[" * 10_000, "cannot be read"),
         ("[expect]\nshm = '64q'", "[expect] shm): allowed is sizes"),
     ],
 )

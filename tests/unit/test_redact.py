@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpucheck.redact import MASK, allowed, is_allowed, is_secret_name, redact, redact_url
+from gpucheck.redact import MASK, allowed, hide, is_allowed, is_secret_name, redact, redact_url, redacted
 
 SECRET = "pl4nted-S3cret"
 TOKEN_CHARACTERS = string.ascii_letters + string.digits + "-_.~+/=!%&,;:"
@@ -197,8 +197,36 @@ def test_only_allowed_variables_are_reported_and_redacted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "secret"), [("PGPASSWORD", True), ("DB_PASS", True), ("PWD", False), ("MONKEY", False)]
+    ("name", "secret"),
+    [
+        *(
+            (name, True)
+            for name in ("PGPASSWORD", "DB_PASS", "API_TOKEN_PROD", "PASSWORD_PROD", "TOKEN_1", "SECRETKEY")
+        ),
+        *((name, True) for name in ("JWT", "OPENAI_KEY2", "MY_API_KEY")),
+        *((name, False) for name in ("PWD", "OLDPWD", "MONKEY", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "KEYBOARD")),
+    ],
 )
 def test_a_name_says_whether_it_holds_a_secret(name: str, *, secret: bool) -> None:
-    """The end of a name decides; the working folder is none."""
+    """Its end decides, or a word before what tells several apart; the working folder is none."""
     assert is_secret_name(name) is secret
+
+
+def test_what_was_hidden_is_masked_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret of an image's environment is masked wherever it comes up; what is short, or a path, is not."""
+    monkeypatch.setattr("gpucheck.redact._HIDDEN", set())
+    hide(["swordfish-of-an-image", "/run/secrets/x", "short"])
+    assert redact("it said swordfish-of-an-image") == f"it said {MASK}"
+    assert redact("/run/secrets/x short") == "/run/secrets/x short"
+
+
+def test_a_pair_whose_name_has_a_tail_is_masked() -> None:
+    """As variables are printed that tell several apart."""
+    assert redact("API_TOKEN_PROD=swordfish JWT=abcdef") == f"API_TOKEN_PROD={MASK} JWT={MASK}"
+    assert redact("MAX_TOKENS=4096 token_count=128") == "MAX_TOKENS=4096 token_count=128"
+
+
+def test_nothing_that_a_terminal_would_obey_is_written() -> None:
+    """Colours, cursors, titles and bells of a payload's text reach neither the record nor a screen."""
+    text = "a\x1b[2Jb\x1b]0;title\x07c\x1b[31mred\x1b[0m\x08d\r\n\te\x9b1m"
+    assert redacted({"x": [text]}) == {"x": ["abcred?d\n\te?1m"]}
