@@ -50,7 +50,7 @@ def test_buffers_fit_shm(report: Report, host: Facts, options: Options, child: C
     need, who = need_of(host)
     report.limit("shm_need_bytes", need.total_bytes, f"NCCL's own sizes; {who}")
     quick = options["level"] == "quick"
-    look = Look(report, host, child, container, need, options["shm"])
+    look = Look(report, host, child, container, need, sizes_of(options, need))
     with report.leg("own-shm"):
         look.at_own_shm(with_tensors=not quick)
     more = (("own-tensors", look.at_own_tensors), ("sizes", look.at_sizes), ("container", look.at_container))
@@ -64,6 +64,13 @@ def test_buffers_fit_shm(report: Report, host: Facts, options: Options, child: C
     report.saw(f"need of {need.ranks} ranks ({who}): {need}")
     report.saw("to ask for: " + " · ".join(need.flags()))
     report.saw(f"by ranks: {table()}")
+
+
+def sizes_of(options: Options, need: Need) -> tuple[str, ...]:
+    """The sizes of the sweep; where the operator names none, the need of a machine with many GPUs is one of them."""
+    sizes: tuple[str, ...] = options["shm"]
+    named = options.settings["shm"].origin != "default"
+    return sizes if named or need.flag_bytes <= max(map(size_bytes, sizes)) else (*sizes, need.flag)
 
 
 def need_of(host: Facts) -> tuple[Need, str]:
@@ -207,7 +214,9 @@ class Look:
     def conclude(self, profiles: str | None) -> None:
         """The sweep's finding, and the profile's size against the need."""
         if self.tried and self.smallest is None:
-            self.no_size_works()
+            # A sweep that was cut off has seen the sizes that must fail, and says nothing of the others.
+            if set(self.sizes) <= set(self.tried):
+                self.no_size_works()
         elif self.smallest is not None:
             smallest = size_text(self.smallest)
             self.report.saw(f"smallest of those tried that works: {smallest}")

@@ -20,6 +20,7 @@ from gpucheck import owner, scratch
 from gpucheck.judgement.shm_exchange import End, Seen
 from gpucheck.judgement.shm_need import Need
 from gpucheck.process import Children
+from gpucheck.profile import size_bytes
 from gpucheck.verdict import Bug, NotApplicable, Unable
 
 if TYPE_CHECKING:
@@ -301,6 +302,32 @@ def look(child: Any = None, container: Any = None, sizes: tuple[str, ...] = ("64
     module = drive.load("buffers_fit_shm")
     report = drive.new_report(module, "buffers-fit-shm", "default")
     return module.Look(report, drive.facts_of(STDLIB), child, container, Need(2), sizes)
+
+
+def test_a_sweep_that_was_cut_off_accuses_nobody() -> None:
+    """The time ended behind the size that must fail: nothing is known of the others."""
+    here = owner.this_run()
+    with scratch.folder(here) as folder, Children(here.run, folder) as children:
+
+        def child(payload: str, args: Any, *, shm_bytes: int, **how: Any) -> Any:
+            if shm_bytes > 64 << 20:
+                raise Unable("time: it is used up")
+            return children.run(payload, args, deadline_s=60, shm_bytes=shm_bytes, **how)
+
+        asked = look(child, sizes=("64m", "128m", "256m"))
+        with pytest.raises(Unable, match="time"):
+            asked.at_sizes()
+    asked.conclude(None)
+    assert asked.report.findings == []
+    assert list(asked.tried) == [64 << 20]
+
+
+def test_a_machine_with_many_gpus_is_given_the_size_that_they_need() -> None:
+    """Sixteen GPUs need more than the largest of the usual sizes; what the operator names stays as it is."""
+    module = drive.load("buffers_fit_shm")
+    need = module.need_of(drive.facts_of({"gpu.pci_count": 16}))[0]
+    assert size_bytes(module.sizes_of(drive.options_of({}, {}), need)[-1]) >= need.total_bytes
+    assert module.sizes_of(drive.options_of({"shm": "64m"}, {}), need) == ("64m",)
 
 
 def test_a_size_that_was_not_applied_is_our_mistake_and_not_a_result() -> None:
