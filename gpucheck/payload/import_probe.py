@@ -41,6 +41,8 @@ import faulthandler, sys
 faulthandler.enable()
 faulthandler.dump_traceback_later(float(sys.argv[2]), exit=True)
 module = __import__(sys.argv[1])
+if sys.argv[1] == "torch" and not hasattr(module, "_C"):
+    raise ImportError("%s is a torch without its compiled part (torch._C)" % getattr(module, "__file__", "it"))
 import os
 print("", getattr(module, "__version__", ""), sep=os.linesep, flush=True)
 os._exit(0)
