@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOMENTS = 10
 LONGEST_S = 6.0
-PATIENCE_S = 40.0
+PATIENCE_S = family.CLEAN_UP_S + 15  # what a supervisor gives the clean-up behind a killed run
 # One of everything that could be left: a child with a daemon, shared memory, a namespace, a volume, a container.
 BUSY = """
 child("site_busy", {"seconds": 0.6}, deadline_s=10)

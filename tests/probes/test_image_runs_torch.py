@@ -21,7 +21,7 @@ from gpucheck.judgement.hello import Hello
 from gpucheck.judgement.image_config import Image
 from gpucheck.process import Ended, NoAnswer, Reply, Value
 from gpucheck.report import Report
-from gpucheck.verdict import Result, Subject, Verdict
+from gpucheck.verdict import Finding, Result, Subject, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -603,3 +603,15 @@ def test_nothing_is_left(container: Any) -> None:
     mine = [thing["kind"] for thing in marked if thing["labels"]["gpucheck.run"] == container.engine.owner.run]
     assert mine == []
     assert os.environ["LD_LIBRARY_PATH"] == "/nonexistent/of/the/host"
+
+
+def test_what_is_bad_is_not_lost_behind_what_is_degraded() -> None:
+    """Two variables hide the GPUs, the one where the engine sets it anew, the other for good: the row is bad."""
+    module = drive.load(PROBE)
+    report = Report("image-runs-torch", "a probe", Subject("image", "x", "x"))
+    options = drive.options_of({}, {})
+    look = module.Look(report, drive.facts_of(NO_GPU), options, PlayedContainers(), None)
+    for weight in (Verdict.DEGRADED, Verdict.BAD, Verdict.DEGRADED):
+        look.take(Finding("hidden-by-environment", weight, (weight.value,)))
+    assert [finding.weight for finding in report.findings] == [Verdict.DEGRADED, Verdict.BAD]
+    assert report.evidence == ["degraded"]
