@@ -541,6 +541,53 @@ def test_rivals_and_reasons_are_named() -> None:
     ]
 
 
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
+    " of which {free} GiB is free. {held}Of the allocated memory {own} GiB is allocated by PyTorch, and 1.00 GiB is"
+    " reserved by PyTorch but unallocated."
+)
+ONE = "Process 1234 has {} GiB memory in use. "
+TWO = "Process 1 has 70.00 GiB memory in use. Process 2 has {} GiB memory in use. "
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        # What torch holds and what "Process 1234" holds are more than the card: it is the job, under its host's pid.
+        (OUT_OF_MEMORY.format(free="1.05", held=ONE.format("78.00"), own="76.00"), "gpu-memory-too-small"),
+        # Both fit beside each other: a neighbour. Of two, the one that holds what torch holds is the job.
+        (OUT_OF_MEMORY.format(free="1.05", held=ONE.format("70.00"), own="6.50"), "gpu-memory-held-by-neighbour"),
+        (OUT_OF_MEMORY.format(free="1.05", held=TWO.format("8.00"), own="6.50"), "gpu-memory-held-by-neighbour"),
+        # A small one beside a large job is not the cause.
+        (
+            OUT_OF_MEMORY.format(free="0.05", held=TWO.format("2.00"), own="68.80"),
+            "gpu-memory-too-small",
+        ),
+        # torch knows its own process: the others are others.
+        (
+            OUT_OF_MEMORY.format(
+                free="1.05",
+                held=ONE.format("60.00") + "Including non-PyTorch memory, this process has 18.00 GiB memory in use. ",
+                own="16.50",
+            ),
+            "gpu-memory-held-by-neighbour",
+        ),
+    ],
+)
+def test_the_numbers_tell_who_holds_the_memory(line: str, first: str) -> None:
+    """A process named in torch's line is a neighbour only where it and this torch fit on the card side by side."""
+    diagnosis = diagnose(line)
+    assert (ids(diagnosis)[0], diagnosis.ruled_out) == (first, ())
+
+
+def test_a_line_without_the_numbers_leaves_the_neighbour_open() -> None:
+    """In a line that was cut before what torch holds, a process speaks neither for a neighbour nor against one."""
+    cut = OUT_OF_MEMORY.format(free="1.05", held=ONE.format("78.00"), own="76.00").partition("Of the allocated")[0]
+    answers = {answer.pitfall.id: answer for answer in diagnose(cut).answers}
+    assert answers.keys() >= {"gpu-memory-too-small", "gpu-memory-held-by-neighbour"}
+    assert {answer.confidence for answer in answers.values()} <= {MEDIUM, LOW}
+
+
 def test_a_consequence_names_its_cause() -> None:
     """An answer that follows from another one says so."""
     answers = small("pressure lost in pipe section 4\nsupervisor aborted the whole job").answers
