@@ -151,8 +151,46 @@ def test_unknown_placeholders_are_safe_to_paste(capsys: pytest.CaptureFixture[st
     """What nobody knows stays as a word in capitals, which no shell takes for a redirection or a variable."""
     assert main(["shm-too-small", "--no-host", "--json"]) == 0
     commands = " ".join(json.loads(capsys.readouterr().out)[0]["commands"])
-    assert "--shm-size=SHM_NEED" in commands
+    assert "--shm-size=SIZE" in commands
     assert fill("a {b.c} %{d} ${e} {f}", {"f": "1"}, None) == "a B_C %{d} ${e} 1"
+
+
+TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version {}). Please update"
+NOT_COMPATIBLE = "GPU with CUDA capability sm_{} is not compatible with the current PyTorch installation."
+
+
+@pytest.mark.parametrize(
+    ("line", "index"),
+    [
+        (TOO_OLD.format(12020), "cu128"),
+        # A driver for CUDA 11 starts nothing of CUDA 12; the series for it ended with torch 2.7.
+        (TOO_OLD.format(11040), "cu118"),
+        (TOO_OLD.format(10010), None),
+        ("CUDA driver version is insufficient for CUDA runtime version", None),
+        (NOT_COMPATIBLE.format("120"), "cu128"),
+        (NOT_COMPATIBLE.format("61"), "cu126"),
+        (NOT_COMPATIBLE.format("37"), None),
+        ("AssertionError: Torch not compiled with CUDA enabled", None),
+    ],
+)
+def test_the_command_names_a_wheel_that_fits(
+    line: str, index: str | None, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pip is told the index that the log's own numbers allow; where none fits or none is known, nothing is told."""
+    assert main([log(line), "--no-host", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)[0]
+    installs = [command for command in answer["commands"] if command.startswith("pip install")]
+    assert [command.rpartition("/")[2] for command in installs] == ([index] if index else [])
+    assert "{" not in answer["remedy"]
+
+
+def test_the_driver_of_a_record_decides_too(
+    tmp_path: Path, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the log names no driver, that of the record given with it chooses the wheel."""
+    path = record(tmp_path, {"nvml.cuda_version": {"value": "12.4", "source": "test"}})
+    main([log("AssertionError: Torch not compiled with CUDA enabled"), "--facts", str(path), "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["commands"][-1].endswith("/whl/cu128")
 
 
 @pytest.mark.parametrize("pitfall_id", sorted(load()))
