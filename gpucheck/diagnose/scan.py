@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.diagnose.clean import LINE_LIMIT_BYTES, body, chunks, plain
+from gpucheck.diagnose.foreign import in_english
 from gpucheck.diagnose.lexicon import automaton
 from gpucheck.diagnose.tone import AFTER_BYTES, Tone, tone
 from gpucheck.diagnose.wrapped import Joined, Tail
@@ -193,9 +194,9 @@ def _wrapped_place(joined: Joined, source: str, start: int, end: int) -> Place:
 
 
 def _find(pattern: Pattern, line: str) -> tuple[str, int, int] | None:
-    """The text of the line in which the pattern matches (as it is, bare, or unescaped), and where."""
+    """The text of the line in which the pattern matches (as it is, bare, unescaped, in English), and where."""
     unescaped = plain(line)
-    for text in (line,) if unescaped == line else (line, unescaped):
+    for text in dict.fromkeys((line, unescaped, in_english(unescaped))):
         if found := pattern.search(text):
             return text, *found.span()
         if pattern.anchored:

@@ -588,6 +588,45 @@ def test_a_line_without_the_numbers_leaves_the_neighbour_open() -> None:
     assert {answer.confidence for answer in answers.values()} <= {MEDIUM, LOW}
 
 
+@pytest.mark.parametrize(
+    ("line", "first", "confidence"),
+    [
+        ("OSError: [Errno 28] 设备上没有空间: '/data/ckpt.pt'", "disk-full", MEDIUM),
+        ("cp: 写入'/data/x' 出错: 设备上没有空间", "disk-full", MEDIUM),
+        ("OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar: '/data/x'", "disk-full", MEDIUM),
+        ("PermissionError: [Errno 13] 权限不够: '/data/ckpt.pt'", "volume-not-writable", MEDIUM),
+        ("PermissionError: [Errno 13] Keine Berechtigung: '/data/ckpt.pt'", "volume-not-writable", MEDIUM),
+        ("FileNotFoundError: [Errno 2] 没有那个文件或目录: '/data/train.tar'", "data-not-mounted", HIGH),
+        ("OSError: [Errno 12] 无法分配内存", "host-memory-refused", MEDIUM),
+        ("内存不足", "host-memory-refused", LOW),
+        ("ConnectionRefusedError: [Errno 111] 连接被拒绝", "service-not-up", MEDIUM),
+        ("TimeoutError: [Errno 110] 连接超时", "network-unreachable", LOW),
+        ("段错误 (核心已转储)", "native-crash", MEDIUM),
+        ("段错误（核心已转储）", "native-crash", MEDIUM),
+        ("4242 总线错误 (核心已转储)", "shm-too-small", MEDIUM),
+        ("已杀死", "host-oom", LOW),
+        ("bash: 第 3 行:  4242 已杀死               python train.py", "host-oom", MEDIUM),
+        ("run.sh：行 3： 4242 已杀死               python train.py", "host-oom", MEDIUM),
+        ("Killed", "host-oom", LOW),
+        ("bash: line 3:  4242 Killed                  python train.py", "host-oom", MEDIUM),
+        ("bash: line 3:  4242 Bus error               (core dumped) python train.py", "shm-too-small", MEDIUM),
+        ("bash: line 3: 4242 Segmentation fault      python train.py", "native-crash", MEDIUM),
+    ],
+)
+def test_the_system_is_understood_in_other_languages(line: str, first: str, confidence: Confidence) -> None:
+    """A number tells a message in any language; Chinese, and the shell's own lines, are known by their words."""
+    answer = diagnose(f"epoch 1\n{line}\n").answers[0]
+    assert (answer.pitfall.id, answer.confidence, answer.places[0].line) == (first, confidence, 2)
+
+
+@pytest.mark.parametrize(
+    "line", ["没有已杀死的进程", "未出现段错误 (核心已转储)", "已修复: 设备上没有空间", "[Errno 4] 被中断"]
+)
+def test_a_healthy_line_in_chinese_stays_silent(line: str) -> None:
+    """A Chinese line that says that nothing happened gives no answer."""
+    assert ids_found(diagnose(line)) == []
+
+
 def test_a_consequence_names_its_cause() -> None:
     """An answer that follows from another one says so."""
     answers = small("pressure lost in pipe section 4\nsupervisor aborted the whole job").answers
