@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 # Not %{name} and ${name}: those are curl's and the shell's own.
 _PLACEHOLDER = re.compile(r"(?<![%$])\{([a-z][\w.]*)\}")
 # What stands for a value that nobody knows, where its name in capitals would not tell a reader what to put there.
-_READABLE = {"shm_need": "SIZE", "python.executable": "python"}
-# Values that have to be judged: no reader can put one in, and a guess would fail again.
-_JUDGED = frozenset({"index"})
+_READABLE = {"shm_need": "SIZE", "full_folder": ". /tmp /var/lib/docker ~", "python.executable": "python"}
+# Values that have to be judged, or that only the log knows: without them the command says nothing here.
+_NEEDED = frozenset({"index", "slurm_job"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
 
 
 def fill_commands(texts: Iterable[str], params: Mapping[str, str], facts: Facts | None) -> tuple[str, ...]:
-    """The commands that can be typed, filled as by :func:`fill`; one that lacks a value to be judged is left out."""
+    """The commands that can be typed, filled as by :func:`fill`; one that lacks a value it needs is left out."""
     return tuple(
         fill(text, params, facts)
         for text in texts
-        if all(_known(name, params, facts) for name in _JUDGED.intersection(_PLACEHOLDER.findall(text)))
+        if all(_known(name, params, facts) for name in _NEEDED.intersection(_PLACEHOLDER.findall(text)))
     )
 
 

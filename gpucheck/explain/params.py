@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from gpucheck.architecture import Capability, Cuda, wheels_for
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 _DRIVER = re.compile(r"found version (\d{4,5})\)")
 _CAPABILITY = re.compile(r"(?i:cuda|compute) capability (?:\(CC\) )?(?:sm_(\d{1,2})(\d)\b|(\d{1,2})\.(\d)\b)")
+_FULL = re.compile(r"[Nn]o space left on device: '([^']+)'|'([^']+)'.{0,20}: [Nn]o space left on device")
+_SLURM_JOB = re.compile(r"\bStepId=(\d+)|\bin step (\d+)\.|\*\*\* JOB (\d+) ON ")
 # Torch 2.7 was the last one with wheels for CUDA 11; they are no series of today's, so `architecture` leaves them out.
 _LAST_FOR_CUDA_11 = "cu118"
 
@@ -22,8 +26,24 @@ _LAST_FOR_CUDA_11 = "cu118"
 def params_of(answer: Answer, facts: Facts | None) -> dict[str, str]:
     """Placeholders of the commands of ``answer`` by name, as far as its lines tell them; ``facts`` for the rest."""
     lines = [place.text for place in answer.places]
-    index = _index(_driver(lines, facts), _capability(lines))
-    return {"index": index} if index else {}
+    told = {
+        "index": _index(_driver(lines, facts), _capability(lines)),
+        "full_folder": _folder(lines),
+        "slurm_job": _first(_SLURM_JOB, lines),
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _first(pattern: re.Pattern[str], lines: Iterable[str]) -> str:
+    """What the first group of ``pattern`` that matched holds, in the first line that fits; else empty."""
+    found = next(filter(None, map(pattern.search, lines)), None)
+    return next(filter(None, found.groups()), "") if found else ""
+
+
+def _folder(lines: Iterable[str]) -> str:
+    """The folder of the file that did not fit on its disk, ready for a shell; empty where no line names one."""
+    path = _first(_FULL, lines)
+    return shlex.quote(posixpath.dirname(path) or ".") if path else ""
 
 
 def _index(driver: Cuda | None, capability: Capability | None) -> str:

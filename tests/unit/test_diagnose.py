@@ -627,6 +627,49 @@ def test_a_healthy_line_in_chinese_stays_silent(line: str) -> None:
     assert ids_found(diagnose(line)) == []
 
 
+SHM = {"shm-too-small", "shm-full", "k8s-shm"}
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("line", "shm"),
+    [
+        (FULL, True),
+        (f"{FULL}: '/dev/shm/batch'", True),
+        (f"{FULL}: '/psm_1a2b3c'", True),
+        (f"{FULL}: '/data/ckpt.pt'", False),
+        (f"{FULL}: 'ckpt.pt'", False),
+        ("cp: error writing '/data/x': No space left on device", False),
+        ("OSError: [Errno 28] 设备上没有空间: '/data/ckpt.pt'", False),
+    ],
+)
+def test_the_path_in_the_line_decides(line: str, shm: bool) -> None:
+    """A file that is named and is not in /dev/shm keeps /dev/shm out of the causes, also as a rival."""
+    answers = diagnose(line).answers
+    listed = {a.pitfall.id for a in answers} | {rival.id for a in answers for rival in a.rivals}
+    assert bool(listed & SHM) is shm
+
+
+def test_a_named_file_excuses_its_own_line_only() -> None:
+    """A full disk elsewhere does not hide what another line says of /dev/shm."""
+    worker = "RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error."
+    assert ids(diagnose(f"{FULL}: '/data/ckpt.pt'\n{worker}"))[0] in {"shm-too-small", "shm-full"}
+
+
+def test_a_watchdog_alone_is_first_a_rank_that_did_not_come() -> None:
+    """That a collective timed out, and no more, speaks for a dead or late rank before it does for the mainboard."""
+    told = "[rank1]:[E1 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)"
+    assert table(diagnose(told)) == [("nccl-hang", MEDIUM), ("acs-iommu-p2p", LOW), ("collective-mismatch", LOW)]
+
+
+@pytest.mark.parametrize("judged", [diagnose, on_this_host])
+def test_a_version_mismatch_is_decided_by_its_text(judged: Callable[[str], Diagnosis]) -> None:
+    """NVML's own words about a driver and a library that differ need no fact of the host where they are read."""
+    answer = judged("Failed to initialize NVML: Driver/library version mismatch").answers[0]
+    assert (answer.pitfall.id, answer.confidence) == ("driver-library-mismatch", HIGH)
+    assert [reason for reason in answer.reasons if reason.truth is Truth.NO] == []
+
+
 def test_a_consequence_names_its_cause() -> None:
     """An answer that follows from another one says so."""
     answers = small("pressure lost in pipe section 4\nsupervisor aborted the whole job").answers

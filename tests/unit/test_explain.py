@@ -184,6 +184,37 @@ def test_the_command_names_a_wheel_that_fits(
     assert "{" not in answer["remedy"]
 
 
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        (
+            "OSError: [Errno 28] No space left on device: '/data/my run/ckpt.pt'",
+            "df -h '/data/my run'; df -i '/data/my run'",
+        ),
+        ("OSError: [Errno 28] No space left on device: 'ckpt.pt'", "df -h .; df -i ."),
+        ("cp: error writing '/data/x': No space left on device", "df -h /data; df -i /data"),
+        (
+            "OSError: [Errno 28] No space left on device",
+            "df -h . /tmp /var/lib/docker ~; df -i . /tmp /var/lib/docker ~",
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been killed.",
+            "sacct -j 4711 --format=JobID,State,ExitCode,ReqMem,MaxRSS",
+        ),
+        (
+            "[1234.567890] Out of memory: Killed process 4242 (python)",
+            "sudo dmesg -T | grep -iE 'out of memory|oom-kill'",
+        ),
+    ],
+)
+def test_the_first_command_is_about_what_the_line_names(
+    line: str, first: str, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder or a job that the log names is what the command asks about; without one it asks in general."""
+    assert main([log(line), "--no-host", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["commands"][0] == first
+
+
 def test_the_driver_of_a_record_decides_too(
     tmp_path: Path, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
