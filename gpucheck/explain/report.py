@@ -69,7 +69,9 @@ def _texts(answer: Answer, truth: Truth) -> list[str]:
 
 
 def _decisive(answer: Answer, truth: Truth) -> list[Reason]:
-    return [reason for reason in answer.reasons if reason.truth is truth]
+    """The reasons of this kind; of one fact's two that say the same, the one that says more."""
+    found = [reason for reason in answer.reasons if reason.truth is truth]
+    return [r for r in found if not any(o.text.startswith(f"{r.text} (") for o in found)]
 
 
 def _shown(reasons: list[Reason], say: Phrases) -> Iterator[str]:

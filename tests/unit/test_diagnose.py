@@ -523,10 +523,32 @@ def test_judgement_of_classes(text: str, answers: list[tuple[str, Confidence]]) 
     assert table(small(text)) == answers
 
 
+@pytest.mark.parametrize(
+    ("test", "value", "text"),
+    [
+        (
+            FactTest("shm.total_bytes", Operator.BELOW, 1 << 30),
+            25276514304,
+            "shm.total_bytes = 23.5 GiB (not below 1 GiB)",
+        ),
+        (FactTest("shm.total_bytes", Operator.BELOW, 1 << 30), 64 << 20, "shm.total_bytes = 64 MiB (below 1 GiB)"),
+        (FactTest("shm.leftover_bytes", Operator.IS, 0), 0, "shm.leftover_bytes = 0 bytes"),
+        (FactTest("memory.oom_kills", Operator.ABOVE, 0), 0, "memory.oom_kills = 0 (not above 0)"),
+        (FactTest("uvm.loaded", Operator.IS, False), False, "uvm.loaded = false"),
+        (FactTest("uvm.loaded", Operator.IS, False), True, "uvm.loaded = true (not false)"),
+        (FactTest("shm.filesystem", Operator.NOT, "tmpfs"), "tmpfs", "shm.filesystem = tmpfs"),
+        (FactTest("shm.filesystem", Operator.NOT, "tmpfs"), "ext4", "shm.filesystem = ext4 (not tmpfs)"),
+    ],
+)
+def test_a_reason_is_in_words_for_people(test: FactTest, value: object, text: str) -> None:
+    """Sizes are in binary units, and a value is not repeated where it is the wanted one."""
+    assert judge_fact(test, Facts([Fact(test.fact, value, "test")])).text == text
+
+
 def test_what_is_ruled_out_is_named() -> None:
     """An entry that a fact rules out is reported with that fact and its value."""
     (out,) = small(OVERFLOW, known(shm__total_bytes=200_000)).ruled_out
-    assert (out.pitfall.id, out.reason.text) == ("tank-too-small", "shm.total_bytes = 200000 (above 100000)")
+    assert (out.pitfall.id, out.reason.text) == ("tank-too-small", "shm.total_bytes = 195.3 KiB (above 97.7 KiB)")
 
 
 def test_rivals_and_reasons_are_named() -> None:
@@ -534,7 +556,7 @@ def test_rivals_and_reasons_are_named() -> None:
     answer = small(OVERFLOW, known(shm__total_bytes=5000)).answers[1]
     assert [rival.id for rival in answer.rivals] == ["tank-full"]
     assert [(r.truth, r.text) for r in answer.reasons] == [
-        (Truth.NO, "shm.total_bytes = 5000 (not below 1000)"),
+        (Truth.NO, "shm.total_bytes = 4.9 KiB (not below 1000 bytes)"),
         (Truth.UNKNOWN, "tank looks small is not in it"),
         (Truth.UNKNOWN, "somebody saw the tank is not in it"),
         (Truth.UNKNOWN, r"tank of \d+ litres is not in it"),

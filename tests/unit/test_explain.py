@@ -134,7 +134,7 @@ def test_a_record_decides(
     assert {a["confidence"] for a in answers[:1]} == {confidence}
     if first:
         assert answers[0]["pitfall"] == first
-        assert any("67108864" in text for text in answers[0]["confirmed_by"])
+        assert any("64 MiB" in text for text in answers[0]["confirmed_by"])
     else:
         assert {r["pitfall"] for r in answers[0]["rivals"]} >= {"shm-full"}
         assert answers[0]["ask"]
@@ -215,6 +215,16 @@ def test_the_first_command_is_about_what_the_line_names(
     assert json.loads(capsys.readouterr().out)[0]["commands"][0] == first
 
 
+def test_a_fact_is_not_told_twice(
+    monkeypatch: pytest.MonkeyPatch, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fact of this host that two conditions of an entry look at is told once, with what it was held against."""
+    monkeypatch.setattr("gpucheck.facts.read", lambda _: Facts([Fact("memory.oom_kills", 0, "test")]))
+    killed = log("RuntimeError: DataLoader worker (pid 325) is killed by signal: Killed.")
+    assert main([killed, "--lang", "en", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["contradicted_by"] == ["memory.oom_kills = 0 (not above 0)"]
+
+
 def test_the_driver_of_a_record_decides_too(
     tmp_path: Path, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,7 +254,7 @@ def test_a_fact_of_this_host_excludes_nothing_and_says_so(
     assert main([path, "--lang", "en"]) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("1. NCCL cannot get the shared memory it needs in /dev/shm nccl-shm-too-small, medium")
-    assert "true only if the job ran right here, not in a container: shm.total_bytes = 26843545600" in text
+    assert "true only if the job ran right here, not in a container: shm.total_bytes = 25 GiB" in text
     assert "Ruled out" not in text
     main([path, "--lang", "en", "--json"])
     answers = json.loads(capsys.readouterr().out)
@@ -258,7 +268,7 @@ def test_a_fact_of_a_record_excludes(
     path = record(tmp_path, {"shm.free_bytes": {"value": 25 << 30, "source": "statvfs"}})
     main([log("Error while creating shared memory segment /dev/shm/nccl-x (size 9)"), "--facts", str(path)])
     text = " ".join(capsys.readouterr().out.split())
-    assert "Ruled out: nccl-shm-too-small (shm.free_bytes = 26843545600 (above 4294967296))" in text
+    assert "Ruled out: nccl-shm-too-small (shm.free_bytes = 25 GiB (above 4 GiB))" in text
 
 
 def test_the_last_run_of_a_record_counts(tmp_path: Path) -> None:
