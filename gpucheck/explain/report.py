@@ -53,7 +53,7 @@ def as_json(answer: Answer, facts: Facts | None, language: str) -> dict[str, Any
         **entry_as_json(answer.pitfall, facts, language, params_of(answer, facts)),
         "confidence": answer.confidence.value,
         "lines": [
-            {"source": p.source, "line": p.line, "text": redact(printable(p.text).strip())} for p in answer.places
+            {"source": p.source, "line": p.line, "text": redact(printable(p.shown).strip())} for p in answer.places
         ],
         "confirmed_by": _texts(answer, Truth.YES),
         "contradicted_by": _texts(answer, Truth.NO),
@@ -186,7 +186,7 @@ def _why(answer: Answer, say: Phrases) -> Iterator[str]:
 
 def _place(place: Place, say: Phrases, label: str) -> Iterator[str]:
     where = f"{clipped(printable(place.source), 30)}, {say.line.format(line=place.line)}: "
-    text = redact(printable(place.text))
+    text = redact(printable(place.shown))
     lead = len(text) - len(text.lstrip())
     room = COLUMNS - width(label) - width(where)
     yield label + where + clipped(text.strip(), room, around=max(0, place.start - lead))

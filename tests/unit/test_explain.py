@@ -215,6 +215,15 @@ def test_the_first_command_is_about_what_the_line_names(
     assert json.loads(capsys.readouterr().out)[0]["commands"][0] == first
 
 
+def test_a_line_is_shown_in_its_own_language(log: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A message of the system in Chinese is understood, and shown as it stands in the log."""
+    line = "OSError: [Errno 28] 设备上没有空间: '/data/ckpt.pt'"
+    assert main([log(line), "--no-host", "--lang", "en"]) == 1
+    text = capsys.readouterr().out
+    assert "设备上没有空间" in text
+    assert "df -h /data" in text
+
+
 def test_a_fact_is_not_told_twice(
     monkeypatch: pytest.MonkeyPatch, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
