@@ -10,7 +10,7 @@ from gpucheck import pitfalls
 from gpucheck.verdict import Bug
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gpucheck.facts import Facts
     from gpucheck.profile import Options
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 # Not %{name} and ${name}: those are curl's and the shell's own.
 _PLACEHOLDER = re.compile(r"(?<![%$])\{([a-z][\w.]*)\}")
+# What stands for a value that nobody knows, where its name in capitals would not tell a reader what to put there.
+_READABLE = {"shm_need": "SIZE", "full_folder": ". /tmp /var/lib/docker ~", "python.executable": "python"}
+# Values that have to be judged, or that only the log knows: without them the command says nothing here.
+_NEEDED = frozenset({"index", "slurm_job"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,23 @@ def fill(text: str, params: Mapping[str, str], facts: Facts | None) -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match[1]
-        known = params.get(name) or (facts.known(name) if facts is not None else None)
-        return str(known) if isinstance(known, (str, int, float)) else name.upper().replace(".", "_")
+        return _known(name, params, facts) or _READABLE.get(name, name.upper().replace(".", "_"))
 
     return _PLACEHOLDER.sub(value, text)
+
+
+def fill_commands(texts: Iterable[str], params: Mapping[str, str], facts: Facts | None) -> tuple[str, ...]:
+    """The commands that can be typed, filled as by :func:`fill`; one that lacks a value it needs is left out."""
+    return tuple(
+        fill(text, params, facts)
+        for text in texts
+        if all(_known(name, params, facts) for name in _NEEDED.intersection(_PLACEHOLDER.findall(text)))
+    )
+
+
+def _known(name: str, params: Mapping[str, str], facts: Facts | None) -> str:
+    known = params.get(name) or (facts.known(name) if facts is not None else None)
+    return str(known) if isinstance(known, (str, int, float)) else ""
 
 
 def of(finding: Finding, facts: Facts | None, options: Options) -> Worded:
@@ -64,6 +81,6 @@ def of(finding: Finding, facts: Facts | None, options: Options) -> Worded:
         wrong_guess=text.wrong_guess,
         cause=fill(text.cause, finding.params, facts),
         remedy=fill(text.remedy, finding.params, facts),
-        commands=tuple(fill(command, finding.params, facts) for command in entry.commands),
+        commands=fill_commands(entry.commands, finding.params, facts),
         safety=entry.safety.value,
     )

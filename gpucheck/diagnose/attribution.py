@@ -33,7 +33,7 @@ def cause_of(told: Unexplained | Failed, facts: Callable[[tuple[str, ...]], Fact
 
 
 def _said(answer: Answer) -> Iterator[str]:
-    return (" ".join(place.text.split())[:_LINE_CHARACTERS] for place in answer.places[:_LINES])
+    return (" ".join(place.shown.split())[:_LINE_CHARACTERS] for place in answer.places[:_LINES])
 
 
 def _reasons(answer: Answer) -> Iterator[str]:

@@ -54,7 +54,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def judge_fact(test: FactTest, facts: Facts | None, origin: Origin = Origin.JOB) -> Reason:
-    """Whether ``test`` holds, with the words that say so: ``shm.total_bytes = 67108864 (below 134217728)``."""
+    """Whether ``test`` holds, with the words that say so: ``shm.total_bytes = 64 MiB (below 128 MiB)``."""
     if facts is None:
         return Reason(Truth.UNKNOWN, test.fact, f"{test.fact} was not read", test.weight)
     fact = facts[test.fact]
@@ -62,20 +62,32 @@ def judge_fact(test: FactTest, facts: Facts | None, origin: Origin = Origin.JOB)
         return Reason(Truth.UNKNOWN, test.fact, f"{test.fact} is unknown: {fact.why}", test.weight)
     value = fact.value
     truth = _absent(test.operator) if value is None else _TESTS[test.operator](value, test.wanted)
-    text = f"{test.fact} = {_short(value)} ({_wording(test.operator, truth)}{_short(test.wanted)})"
-    return Reason(truth, test.fact, text, test.weight, origin)
+    return Reason(
+        truth, test.fact, f"{test.fact} = {_short(test.fact, value)}{_wording(test, truth)}", test.weight, origin
+    )
 
 
-def _wording(operator: Operator, truth: Truth) -> str:
-    """How the value stands to the wanted one: ``below ``, ``not below ``; equality goes without saying."""
-    if operator in {Operator.IS, Operator.NOT}:
-        return "not " if (operator is Operator.NOT) is (truth is Truth.YES) else ""
-    return f"{operator.value} " if truth is Truth.YES else f"not {operator.value} "
+def _wording(test: FactTest, truth: Truth) -> str:
+    """How the value stands to the wanted one: `` (below 1 GiB)``, `` (not tmpfs)``; equality goes without saying."""
+    wanted = _short(test.fact, test.wanted)
+    if test.operator in {Operator.IS, Operator.NOT}:
+        return f" (not {wanted})" if (test.operator is Operator.NOT) is (truth is Truth.YES) else ""
+    return f" ({'' if truth is Truth.YES else 'not '}{test.operator.value} {wanted})"
 
 
-def _short(value: object) -> str:
+def _short(fact: str, value: object) -> str:
+    """A fact's value for people: sizes in binary units, the rest as JSON has it, cut where it is long."""
+    if fact.endswith("_bytes") and isinstance(value, int):
+        return _size(value)
     text = "absent" if value is None else value if isinstance(value, str) and value else json.dumps(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, unit_bytes in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{size_bytes} bytes"
 
 
 def _absent(operator: Operator) -> Truth:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpucheck.diagnose.case import RANK, Case, Confidence, Tier, fixed_letters
 from gpucheck.diagnose.conditions import Origin, Reason, Truth, judge_fact
+from gpucheck.diagnose.gpu_memory import stands
 from gpucheck.diagnose.lexicon import Role
 from gpucheck.pitfalls import ANYTHING, FactTest, TextTest
 
@@ -125,11 +126,26 @@ def _told(test: TextTest, case: Case, sightings: Sequence[Sighting], role: Role)
     # A number in it may.
     shared = role is Role.CONFIRMS and not _VARIABLE.search(test.pattern)
     own = {(s.place.source, s.place.line) for s in case.sightings} if shared else set()
+    doubts: list[Reason] = []
     for s in sightings:
         matches = s.pattern.pitfall == case.pitfall.id and s.pattern.role is role and s.pattern.text == test.pattern
-        if matches and (s.place.source, s.place.line) not in own:
-            return Reason(Truth.YES, f"line {s.place.line}", s.place.text[s.place.start : s.place.end], test.weight)
-    return Reason(Truth.UNKNOWN, "the log", f"{test.pattern} is not in it", test.weight)
+        if not matches or (s.place.source, s.place.line) in own:
+            continue
+        reason = _checked(test, s.place)
+        if reason.truth is Truth.YES:
+            return reason
+        doubts.append(reason)
+    return next(iter(doubts), Reason(Truth.UNKNOWN, "the log", f"{test.pattern} is not in it", test.weight))
+
+
+def _checked(test: TextTest, place: Place) -> Reason:
+    """What was found in a line, if its numbers bear it out."""
+    subject, found = f"line {place.line}", place.text[place.start : place.end]
+    if test.check is None:
+        return Reason(Truth.YES, subject, found, test.weight)
+    truth = stands(test.check, place.text)
+    told = {Truth.YES: found, Truth.NO: f"{found}, but the numbers speak against it"}
+    return Reason(truth, subject, told.get(truth, f"{found}, and the numbers do not decide"), test.weight)
 
 
 def _compare(cases: Mapping[str, Case]) -> None:

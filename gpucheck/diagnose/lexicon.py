@@ -9,6 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpucheck.diagnose.foreign import also
 from gpucheck.diagnose.literals import required
 from gpucheck.diagnose.plain import PlainSearch
 from gpucheck.pitfalls import Pitfall, TextTest
@@ -75,7 +76,7 @@ class Lexicon:
         self.by_literal: dict[bytes, list[Pattern]] = defaultdict(list)
         for pitfall in self.pitfalls.values():
             for pattern in _patterns(pitfall):
-                for literal in required(pattern.text).texts:
+                for literal in _literals(pattern.text):
                     self.by_literal[literal.encode().lower()].append(pattern)
 
     @cached_property
@@ -87,6 +88,12 @@ class Lexicon:
     def automaton(self) -> BytesAhoCorasick | PlainSearch:
         """Finds every literal in a lower-cased text in one pass."""
         return automaton(self.literals, large=False)
+
+
+def _literals(pattern: str) -> set[str]:
+    """The texts of which one is in every line that the pattern fits, whatever the language of the system."""
+    texts = required(pattern).texts
+    return {*texts, *(words for text in texts for words in also(text.lower()))}
 
 
 def automaton(literals: list[bytes], *, large: bool) -> BytesAhoCorasick | PlainSearch:

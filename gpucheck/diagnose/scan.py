@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucheck.diagnose.clean import LINE_LIMIT_BYTES, body, chunks, plain
+from gpucheck.diagnose.foreign import in_english
 from gpucheck.diagnose.lexicon import automaton
 from gpucheck.diagnose.tone import AFTER_BYTES, Tone, tone
 from gpucheck.diagnose.wrapped import Joined, Tail
@@ -29,13 +30,22 @@ _REACH_BYTES = LINE_LIMIT_BYTES // 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a pattern matched: log, line (from 1), the line's text, the match's start and end in that text."""
+    """Where a pattern matched: log, line (from 1), the line's text, the match's start and end in that text.
+
+    ``written`` is the line as it stands in the log where ``text`` is that line put into English.
+    """
 
     source: str
     line: int
     text: str
     start: int
     end: int
+    written: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The line for people: as it was written, whatever its language."""
+        return self.written or self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +122,8 @@ class Scan:
             for pattern in wanted:
                 if not self._enough(pattern) and (found := _find(pattern, line)):
                     how = tone(*found, piece.after(end)) if pattern.role.names else Tone.FAILURE
-                    self._keep(pattern, Place(piece.source, piece.number(start), *found), how)
+                    written = "" if found[0] in (line, plain(line)) else line
+                    self._keep(pattern, Place(piece.source, piece.number(start), *found, written), how)
 
     def _enough(self, pattern: Pattern) -> bool:
         """Whether the pattern was seen so often that seeing it again tells nothing new."""
@@ -193,9 +204,9 @@ def _wrapped_place(joined: Joined, source: str, start: int, end: int) -> Place:
 
 
 def _find(pattern: Pattern, line: str) -> tuple[str, int, int] | None:
-    """The text of the line in which the pattern matches (as it is, bare, or unescaped), and where."""
+    """The text of the line in which the pattern matches (as it is, bare, unescaped, in English), and where."""
     unescaped = plain(line)
-    for text in (line,) if unescaped == line else (line, unescaped):
+    for text in dict.fromkeys((line, unescaped, in_english(unescaped))):
         if found := pattern.search(text):
             return text, *found.span()
         if pattern.anchored:

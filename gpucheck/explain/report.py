@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck.diagnose import Confidence, Origin, Truth
 from gpucheck.diagnose.conditions import judge_fact
 from gpucheck.explain.layout import COLUMNS, clipped, command, printable, width, wrapped
+from gpucheck.explain.params import params_of
 from gpucheck.explain.phrases import PHRASES, Phrases
 from gpucheck.pitfalls import FactTest
 from gpucheck.redact import redact
-from gpucheck.words import fill
+from gpucheck.words import fill, fill_commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from gpucheck.diagnose import Answer, Diagnosis, Place, Reason
     from gpucheck.facts import Facts
@@ -23,10 +25,13 @@ SHOWN_PLACES = 2
 SHOWN_REASONS = 3
 SHOWN_RIVALS = 6
 _LABEL_COLUMNS = 10
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def entry_as_json(pitfall: Pitfall, facts: Facts | None, language: str) -> dict[str, Any]:
-    """A pitfall as a JSON object."""
+def entry_as_json(
+    pitfall: Pitfall, facts: Facts | None, language: str, params: Mapping[str, str] = _NONE
+) -> dict[str, Any]:
+    """A pitfall as a JSON object; ``params`` are what its log tells to fill the commands with."""
     words = pitfall.words(language)
     return {
         "pitfall": pitfall.id,
@@ -34,7 +39,7 @@ def entry_as_json(pitfall: Pitfall, facts: Facts | None, language: str) -> dict[
         "cause": fill(words.cause, {}, facts),
         "wrong_guess": words.wrong_guess,
         "remedy": fill(words.remedy, {}, facts),
-        "commands": [fill(text, {}, facts) for text in pitfall.commands],
+        "commands": list(fill_commands(pitfall.commands, params, facts)),
         "safety": pitfall.safety.value,
         "ask": pitfall.ask or None,
         "probe": pitfall.probe or None,
@@ -45,10 +50,10 @@ def entry_as_json(pitfall: Pitfall, facts: Facts | None, language: str) -> dict[
 def as_json(answer: Answer, facts: Facts | None, language: str) -> dict[str, Any]:
     """One answer as a JSON object: the pitfall, and what this log and these facts say of it."""
     return {
-        **entry_as_json(answer.pitfall, facts, language),
+        **entry_as_json(answer.pitfall, facts, language, params_of(answer, facts)),
         "confidence": answer.confidence.value,
         "lines": [
-            {"source": p.source, "line": p.line, "text": redact(printable(p.text).strip())} for p in answer.places
+            {"source": p.source, "line": p.line, "text": redact(printable(p.shown).strip())} for p in answer.places
         ],
         "confirmed_by": _texts(answer, Truth.YES),
         "contradicted_by": _texts(answer, Truth.NO),
@@ -64,7 +69,9 @@ def _texts(answer: Answer, truth: Truth) -> list[str]:
 
 
 def _decisive(answer: Answer, truth: Truth) -> list[Reason]:
-    return [reason for reason in answer.reasons if reason.truth is truth]
+    """The reasons of this kind; of one fact's two that say the same, the one that says more."""
+    found = [reason for reason in answer.reasons if reason.truth is truth]
+    return [r for r in found if not any(o.text.startswith(f"{r.text} (") for o in found)]
 
 
 def _shown(reasons: list[Reason], say: Phrases) -> Iterator[str]:
@@ -126,7 +133,7 @@ def _answer(answer: Answer, number: int, facts: Facts | None, say: Phrases, lang
         yield from _place(place, say, _label(say.seen))
     if more := len(answer.places) - SHOWN_PLACES:
         yield from ([" " * _LABEL_COLUMNS + say.more.format(count=more)] if more > 0 else [])
-    yield from _entry(answer.pitfall, facts, say, language)
+    yield from _entry(answer.pitfall, facts, say, language, params_of(answer, facts))
     for text in _why(answer, say):
         yield from _indented(text, _label(say.why))
 
@@ -147,14 +154,16 @@ def entry_as_text(pitfall: Pitfall, facts: Facts | None, language: str) -> Itera
             yield from _indented(text, _label(label))
 
 
-def _entry(pitfall: Pitfall, facts: Facts | None, say: Phrases, language: str) -> Iterator[str]:
+def _entry(
+    pitfall: Pitfall, facts: Facts | None, say: Phrases, language: str, params: Mapping[str, str] = _NONE
+) -> Iterator[str]:
     words = pitfall.words(language)
     yield from _indented(fill(words.cause, {}, facts), _label(say.cause))
     yield from _indented(words.wrong_guess, _label(say.wrong_guess))
     yield from _indented(fill(words.remedy, {}, facts), _label(say.remedy))
     label = _label(say.commands)
-    for text in pitfall.commands:
-        yield from _lines(command(fill(text, {}, facts), COLUMNS - _LABEL_COLUMNS), label)
+    for text in fill_commands(pitfall.commands, params, facts):
+        yield from _lines(command(text, COLUMNS - _LABEL_COLUMNS), label)
         label = " " * _LABEL_COLUMNS
     if pitfall.commands:
         yield (" " * _LABEL_COLUMNS + f"({getattr(say, pitfall.safety.value.replace('-', '_'))})")
@@ -177,7 +186,7 @@ def _why(answer: Answer, say: Phrases) -> Iterator[str]:
 
 def _place(place: Place, say: Phrases, label: str) -> Iterator[str]:
     where = f"{clipped(printable(place.source), 30)}, {say.line.format(line=place.line)}: "
-    text = redact(printable(place.text))
+    text = redact(printable(place.shown))
     lead = len(text) - len(text.lstrip())
     room = COLUMNS - width(label) - width(where)
     yield label + where + clipped(text.strip(), room, around=max(0, place.start - lead))

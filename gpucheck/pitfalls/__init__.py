@@ -53,6 +53,15 @@ class Operator(str, Enum):
     __str__ = str.__str__
 
 
+class Check(str, Enum):
+    """What the numbers in a line have to show, where the words alone decide nothing."""
+
+    HELD_BY_OTHERS = "held-by-others"
+    HELD_BY_ITSELF = "held-by-itself"
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True, slots=True)
 class FactTest:
     """A condition on a fact: ``shm.total_bytes`` below 134217728."""
@@ -65,10 +74,11 @@ class FactTest:
 
 @dataclass(frozen=True, slots=True)
 class TextTest:
-    """A condition on the log around the symptom: this pattern occurs somewhere in it."""
+    """A condition on the log around the symptom: this pattern occurs in it, on a line whose numbers stand the check."""
 
     pattern: str
     weight: float = 1.0
+    check: Check | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +226,9 @@ def _test(where: str, test: object) -> FactTest | TextTest:
         raise PitfallError(f"{where} holds {test!r}, which is not a table")
     rest = {key: value for key, value in test.items() if key not in {"fact", "text", "weight"}}
     weight = float(test.get("weight", 1.0))
-    if "text" in test and not rest and "fact" not in test:
-        return TextTest(str(test["text"]), weight)
+    if "text" in test and not rest.keys() - {"check"} and "fact" not in test:
+        check = _member(Check, f"{where} check", rest["check"]) if rest else None
+        return TextTest(str(test["text"]), weight, check)
     if "fact" not in test or "text" in test or len(rest) != 1:
         allowed = ", ".join(operator.value for operator in Operator)
         raise PitfallError(f"{where} holds {test!r}; allowed: one `text`, or one `fact` with one of {allowed}")

@@ -523,10 +523,32 @@ def test_judgement_of_classes(text: str, answers: list[tuple[str, Confidence]]) 
     assert table(small(text)) == answers
 
 
+@pytest.mark.parametrize(
+    ("test", "value", "text"),
+    [
+        (
+            FactTest("shm.total_bytes", Operator.BELOW, 1 << 30),
+            25276514304,
+            "shm.total_bytes = 23.5 GiB (not below 1 GiB)",
+        ),
+        (FactTest("shm.total_bytes", Operator.BELOW, 1 << 30), 64 << 20, "shm.total_bytes = 64 MiB (below 1 GiB)"),
+        (FactTest("shm.leftover_bytes", Operator.IS, 0), 0, "shm.leftover_bytes = 0 bytes"),
+        (FactTest("memory.oom_kills", Operator.ABOVE, 0), 0, "memory.oom_kills = 0 (not above 0)"),
+        (FactTest("uvm.loaded", Operator.IS, False), False, "uvm.loaded = false"),
+        (FactTest("uvm.loaded", Operator.IS, False), True, "uvm.loaded = true (not false)"),
+        (FactTest("shm.filesystem", Operator.NOT, "tmpfs"), "tmpfs", "shm.filesystem = tmpfs"),
+        (FactTest("shm.filesystem", Operator.NOT, "tmpfs"), "ext4", "shm.filesystem = ext4 (not tmpfs)"),
+    ],
+)
+def test_a_reason_is_in_words_for_people(test: FactTest, value: object, text: str) -> None:
+    """Sizes are in binary units, and a value is not repeated where it is the wanted one."""
+    assert judge_fact(test, Facts([Fact(test.fact, value, "test")])).text == text
+
+
 def test_what_is_ruled_out_is_named() -> None:
     """An entry that a fact rules out is reported with that fact and its value."""
     (out,) = small(OVERFLOW, known(shm__total_bytes=200_000)).ruled_out
-    assert (out.pitfall.id, out.reason.text) == ("tank-too-small", "shm.total_bytes = 200000 (above 100000)")
+    assert (out.pitfall.id, out.reason.text) == ("tank-too-small", "shm.total_bytes = 195.3 KiB (above 97.7 KiB)")
 
 
 def test_rivals_and_reasons_are_named() -> None:
@@ -534,11 +556,140 @@ def test_rivals_and_reasons_are_named() -> None:
     answer = small(OVERFLOW, known(shm__total_bytes=5000)).answers[1]
     assert [rival.id for rival in answer.rivals] == ["tank-full"]
     assert [(r.truth, r.text) for r in answer.reasons] == [
-        (Truth.NO, "shm.total_bytes = 5000 (not below 1000)"),
+        (Truth.NO, "shm.total_bytes = 4.9 KiB (not below 1000 bytes)"),
         (Truth.UNKNOWN, "tank looks small is not in it"),
         (Truth.UNKNOWN, "somebody saw the tank is not in it"),
         (Truth.UNKNOWN, r"tank of \d+ litres is not in it"),
     ]
+
+
+OUT_OF_MEMORY = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
+    " of which {free} GiB is free. {held}Of the allocated memory {own} GiB is allocated by PyTorch, and 1.00 GiB is"
+    " reserved by PyTorch but unallocated."
+)
+ONE = "Process 1234 has {} GiB memory in use. "
+TWO = "Process 1 has 70.00 GiB memory in use. Process 2 has {} GiB memory in use. "
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        # What torch holds and what "Process 1234" holds are more than the card: it is the job, under its host's pid.
+        (OUT_OF_MEMORY.format(free="1.05", held=ONE.format("78.00"), own="76.00"), "gpu-memory-too-small"),
+        # Both fit beside each other: a neighbour. Of two, the one that holds what torch holds is the job.
+        (OUT_OF_MEMORY.format(free="1.05", held=ONE.format("70.00"), own="6.50"), "gpu-memory-held-by-neighbour"),
+        (OUT_OF_MEMORY.format(free="1.05", held=TWO.format("8.00"), own="6.50"), "gpu-memory-held-by-neighbour"),
+        # A small one beside a large job is not the cause.
+        (
+            OUT_OF_MEMORY.format(free="0.05", held=TWO.format("2.00"), own="68.80"),
+            "gpu-memory-too-small",
+        ),
+        # torch knows its own process: the others are others.
+        (
+            OUT_OF_MEMORY.format(
+                free="1.05",
+                held=ONE.format("60.00") + "Including non-PyTorch memory, this process has 18.00 GiB memory in use. ",
+                own="16.50",
+            ),
+            "gpu-memory-held-by-neighbour",
+        ),
+    ],
+)
+def test_the_numbers_tell_who_holds_the_memory(line: str, first: str) -> None:
+    """A process named in torch's line is a neighbour only where it and this torch fit on the card side by side."""
+    diagnosis = diagnose(line)
+    assert (ids(diagnosis)[0], diagnosis.ruled_out) == (first, ())
+
+
+def test_a_line_without_the_numbers_leaves_the_neighbour_open() -> None:
+    """In a line that was cut before what torch holds, a process speaks neither for a neighbour nor against one."""
+    cut = OUT_OF_MEMORY.format(free="1.05", held=ONE.format("78.00"), own="76.00").partition("Of the allocated")[0]
+    answers = {answer.pitfall.id: answer for answer in diagnose(cut).answers}
+    assert answers.keys() >= {"gpu-memory-too-small", "gpu-memory-held-by-neighbour"}
+    assert {answer.confidence for answer in answers.values()} <= {MEDIUM, LOW}
+
+
+@pytest.mark.parametrize(
+    ("line", "first", "confidence"),
+    [
+        ("OSError: [Errno 28] 设备上没有空间: '/data/ckpt.pt'", "disk-full", MEDIUM),
+        ("cp: 写入'/data/x' 出错: 设备上没有空间", "disk-full", MEDIUM),
+        ("OSError: [Errno 28] Auf dem Gerät ist kein Speicherplatz mehr verfügbar: '/data/x'", "disk-full", MEDIUM),
+        ("PermissionError: [Errno 13] 权限不够: '/data/ckpt.pt'", "volume-not-writable", MEDIUM),
+        ("PermissionError: [Errno 13] Keine Berechtigung: '/data/ckpt.pt'", "volume-not-writable", MEDIUM),
+        ("FileNotFoundError: [Errno 2] 没有那个文件或目录: '/data/train.tar'", "data-not-mounted", HIGH),
+        ("OSError: [Errno 12] 无法分配内存", "host-memory-refused", MEDIUM),
+        ("内存不足", "host-memory-refused", LOW),
+        ("ConnectionRefusedError: [Errno 111] 连接被拒绝", "service-not-up", MEDIUM),
+        ("TimeoutError: [Errno 110] 连接超时", "network-unreachable", LOW),
+        ("段错误 (核心已转储)", "native-crash", MEDIUM),
+        ("段错误（核心已转储）", "native-crash", MEDIUM),
+        ("4242 总线错误 (核心已转储)", "shm-too-small", MEDIUM),
+        ("已杀死", "host-oom", LOW),
+        ("bash: 第 3 行:  4242 已杀死               python train.py", "host-oom", MEDIUM),
+        ("run.sh：行 3： 4242 已杀死               python train.py", "host-oom", MEDIUM),
+        ("Killed", "host-oom", LOW),
+        ("bash: line 3:  4242 Killed                  python train.py", "host-oom", MEDIUM),
+        ("bash: line 3:  4242 Bus error               (core dumped) python train.py", "shm-too-small", MEDIUM),
+        ("bash: line 3: 4242 Segmentation fault      python train.py", "native-crash", MEDIUM),
+    ],
+)
+def test_the_system_is_understood_in_other_languages(line: str, first: str, confidence: Confidence) -> None:
+    """A number tells a message in any language; Chinese, and the shell's own lines, are known by their words."""
+    answer = diagnose(f"epoch 1\n{line}\n").answers[0]
+    assert (answer.pitfall.id, answer.confidence, answer.places[0].line) == (first, confidence, 2)
+
+
+@pytest.mark.parametrize(
+    "line", ["没有已杀死的进程", "未出现段错误 (核心已转储)", "已修复: 设备上没有空间", "[Errno 4] 被中断"]
+)
+def test_a_healthy_line_in_chinese_stays_silent(line: str) -> None:
+    """A Chinese line that says that nothing happened gives no answer."""
+    assert ids_found(diagnose(line)) == []
+
+
+SHM = {"shm-too-small", "shm-full", "k8s-shm"}
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("line", "shm"),
+    [
+        (FULL, True),
+        (f"{FULL}: '/dev/shm/batch'", True),
+        (f"{FULL}: '/psm_1a2b3c'", True),
+        (f"{FULL}: '/data/ckpt.pt'", False),
+        (f"{FULL}: 'ckpt.pt'", False),
+        ("cp: error writing '/data/x': No space left on device", False),
+        ("OSError: [Errno 28] 设备上没有空间: '/data/ckpt.pt'", False),
+    ],
+)
+def test_the_path_in_the_line_decides(line: str, shm: bool) -> None:
+    """A file that is named and is not in /dev/shm keeps /dev/shm out of the causes, also as a rival."""
+    answers = diagnose(line).answers
+    listed = {a.pitfall.id for a in answers} | {rival.id for a in answers for rival in a.rivals}
+    assert bool(listed & SHM) is shm
+
+
+def test_a_named_file_excuses_its_own_line_only() -> None:
+    """A full disk elsewhere does not hide what another line says of /dev/shm."""
+    worker = "RuntimeError: DataLoader worker (pid 325) is killed by signal: Bus error."
+    assert ids(diagnose(f"{FULL}: '/data/ckpt.pt'\n{worker}"))[0] in {"shm-too-small", "shm-full"}
+
+
+def test_a_watchdog_alone_is_first_a_rank_that_did_not_come() -> None:
+    """That a collective timed out, and no more, speaks for a dead or late rank before it does for the mainboard."""
+    told = "[rank1]:[E1 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)"
+    assert table(diagnose(told)) == [("nccl-hang", MEDIUM), ("acs-iommu-p2p", LOW), ("collective-mismatch", LOW)]
+
+
+@pytest.mark.parametrize("judged", [diagnose, on_this_host])
+def test_a_version_mismatch_is_decided_by_its_text(judged: Callable[[str], Diagnosis]) -> None:
+    """NVML's own words about a driver and a library that differ need no fact of the host where they are read."""
+    answer = judged("Failed to initialize NVML: Driver/library version mismatch").answers[0]
+    assert (answer.pitfall.id, answer.confidence) == ("driver-library-mismatch", HIGH)
+    assert [reason for reason in answer.reasons if reason.truth is Truth.NO] == []
 
 
 def test_a_consequence_names_its_cause() -> None:

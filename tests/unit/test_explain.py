@@ -134,7 +134,7 @@ def test_a_record_decides(
     assert {a["confidence"] for a in answers[:1]} == {confidence}
     if first:
         assert answers[0]["pitfall"] == first
-        assert any("67108864" in text for text in answers[0]["confirmed_by"])
+        assert any("64 MiB" in text for text in answers[0]["confirmed_by"])
     else:
         assert {r["pitfall"] for r in answers[0]["rivals"]} >= {"shm-full"}
         assert answers[0]["ask"]
@@ -151,8 +151,96 @@ def test_unknown_placeholders_are_safe_to_paste(capsys: pytest.CaptureFixture[st
     """What nobody knows stays as a word in capitals, which no shell takes for a redirection or a variable."""
     assert main(["shm-too-small", "--no-host", "--json"]) == 0
     commands = " ".join(json.loads(capsys.readouterr().out)[0]["commands"])
-    assert "--shm-size=SHM_NEED" in commands
+    assert "--shm-size=SIZE" in commands
     assert fill("a {b.c} %{d} ${e} {f}", {"f": "1"}, None) == "a B_C %{d} ${e} 1"
+
+
+TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version {}). Please update"
+NOT_COMPATIBLE = "GPU with CUDA capability sm_{} is not compatible with the current PyTorch installation."
+
+
+@pytest.mark.parametrize(
+    ("line", "index"),
+    [
+        (TOO_OLD.format(12020), "cu128"),
+        # A driver for CUDA 11 starts nothing of CUDA 12; the series for it ended with torch 2.7.
+        (TOO_OLD.format(11040), "cu118"),
+        (TOO_OLD.format(10010), None),
+        ("CUDA driver version is insufficient for CUDA runtime version", None),
+        (NOT_COMPATIBLE.format("120"), "cu128"),
+        (NOT_COMPATIBLE.format("61"), "cu126"),
+        (NOT_COMPATIBLE.format("37"), None),
+        ("AssertionError: Torch not compiled with CUDA enabled", None),
+    ],
+)
+def test_the_command_names_a_wheel_that_fits(
+    line: str, index: str | None, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pip is told the index that the log's own numbers allow; where none fits or none is known, nothing is told."""
+    assert main([log(line), "--no-host", "--json"]) == 1
+    answer = json.loads(capsys.readouterr().out)[0]
+    installs = [command for command in answer["commands"] if command.startswith("pip install")]
+    assert [command.rpartition("/")[2] for command in installs] == ([index] if index else [])
+    assert "{" not in answer["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        (
+            "OSError: [Errno 28] No space left on device: '/data/my run/ckpt.pt'",
+            "df -h '/data/my run'; df -i '/data/my run'",
+        ),
+        ("OSError: [Errno 28] No space left on device: 'ckpt.pt'", "df -h .; df -i ."),
+        ("cp: error writing '/data/x': No space left on device", "df -h /data; df -i /data"),
+        (
+            "OSError: [Errno 28] No space left on device",
+            "df -h . /tmp /var/lib/docker ~; df -i . /tmp /var/lib/docker ~",
+        ),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0. Some of the step tasks have been killed.",
+            "sacct -j 4711 --format=JobID,State,ExitCode,ReqMem,MaxRSS",
+        ),
+        (
+            "[1234.567890] Out of memory: Killed process 4242 (python)",
+            "sudo dmesg -T | grep -iE 'out of memory|oom-kill'",
+        ),
+    ],
+)
+def test_the_first_command_is_about_what_the_line_names(
+    line: str, first: str, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder or a job that the log names is what the command asks about; without one it asks in general."""
+    assert main([log(line), "--no-host", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["commands"][0] == first
+
+
+def test_a_line_is_shown_in_its_own_language(log: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A message of the system in Chinese is understood, and shown as it stands in the log."""
+    line = "OSError: [Errno 28] 设备上没有空间: '/data/ckpt.pt'"
+    assert main([log(line), "--no-host", "--lang", "en"]) == 1
+    text = capsys.readouterr().out
+    assert "设备上没有空间" in text
+    assert "df -h /data" in text
+
+
+def test_a_fact_is_not_told_twice(
+    monkeypatch: pytest.MonkeyPatch, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fact of this host that two conditions of an entry look at is told once, with what it was held against."""
+    monkeypatch.setattr("gpucheck.facts.read", lambda _: Facts([Fact("memory.oom_kills", 0, "test")]))
+    killed = log("RuntimeError: DataLoader worker (pid 325) is killed by signal: Killed.")
+    assert main([killed, "--lang", "en", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["contradicted_by"] == ["memory.oom_kills = 0 (not above 0)"]
+
+
+def test_the_driver_of_a_record_decides_too(
+    tmp_path: Path, log: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the log names no driver, that of the record given with it chooses the wheel."""
+    path = record(tmp_path, {"nvml.cuda_version": {"value": "12.4", "source": "test"}})
+    main([log("AssertionError: Torch not compiled with CUDA enabled"), "--facts", str(path), "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["commands"][-1].endswith("/whl/cu128")
 
 
 @pytest.mark.parametrize("pitfall_id", sorted(load()))
@@ -175,7 +263,7 @@ def test_a_fact_of_this_host_excludes_nothing_and_says_so(
     assert main([path, "--lang", "en"]) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("1. NCCL cannot get the shared memory it needs in /dev/shm nccl-shm-too-small, medium")
-    assert "true only if the job ran right here, not in a container: shm.total_bytes = 26843545600" in text
+    assert "true only if the job ran right here, not in a container: shm.total_bytes = 25 GiB" in text
     assert "Ruled out" not in text
     main([path, "--lang", "en", "--json"])
     answers = json.loads(capsys.readouterr().out)
@@ -189,7 +277,7 @@ def test_a_fact_of_a_record_excludes(
     path = record(tmp_path, {"shm.free_bytes": {"value": 25 << 30, "source": "statvfs"}})
     main([log("Error while creating shared memory segment /dev/shm/nccl-x (size 9)"), "--facts", str(path)])
     text = " ".join(capsys.readouterr().out.split())
-    assert "Ruled out: nccl-shm-too-small (shm.free_bytes = 26843545600 (above 4294967296))" in text
+    assert "Ruled out: nccl-shm-too-small (shm.free_bytes = 25 GiB (above 4 GiB))" in text
 
 
 def test_the_last_run_of_a_record_counts(tmp_path: Path) -> None:
