@@ -191,8 +191,6 @@ class Run:
             status, good = rehearsal.exit_of(self.faults, self.rehearsed), Exit.BAD
         else:
             status, good = self.ledger.status(user_passed, user_failed), Exit.OK
-            if status is good and not self.ledger.account.items:
-                status = Exit.NOTHING_JUDGED
         return Exit.UNDECIDED if status is good and (self.ledger.record.error or self.left_behind) else status
 
     def closing_lines(self, user_passed: int = 0, user_failed: int = 0) -> list[str]:
