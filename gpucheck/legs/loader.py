@@ -27,7 +27,7 @@ def value(reply: Reply, what: str) -> Any:
     """What the payload returned; torch that is missing, or cannot be imported, is not ours to judge."""
     match reply.answer:
         case Failure(type="ModuleNotFoundError", text=text):
-            raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
+            raise NotApplicable("package.torch", text, "import in the judged Python")
         case Failure(type="ImportError" | "OSError" as kind, text=text):
             raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports")
     return value_of(reply, what)

@@ -6,7 +6,7 @@ PyTorch's on inputs that differ from the example in sign, scale and batch size, 
 says which side is wrong; whether a module is in training mode, and whether PyTorch itself answers alike twice.
 Why it matters: an export that is wrong still runs. A branch, a size or a statistic frozen at export agrees on the
 example and nowhere else; an exporter that refuses is the better case.
-Does not apply when: torch, onnx or onnxruntime is not installed (extra `onnx`). Without --gpucheck-model it is not
+Does not apply when: torch, onnx or onnxruntime is not installed. Without --gpucheck-model it is not
 there. Without onnxscript the dynamo leg is not run.
 Cost and disturbance: your code runs, in an interpreter of its own an exporter, for at most 90 seconds each and with a
 quarter of the available memory; what it writes or downloads is yours.
