@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     from gpucheck.facts import Facts
 
 HOSTS = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
-# What has to be installed, and how it is started.
-SERVERS = {"docker": ("dockerd", "systemctl start docker"), "podman": ("podman", "systemctl start podman.socket")}
+SERVERS = {"docker": "dockerd", "podman": "podman"}
+# How they are started, by the fact `engine.starter`.
+STARTS = {
+    "docker": {"systemd": "systemctl start docker", "script": "service docker start", "none": "dockerd"},
+    "podman": {"systemd": "systemctl start podman.socket"},
+}
 
 
 class Missing(Unable):
@@ -40,8 +44,9 @@ def addresses(wanted: str, host: Facts) -> list[str]:
     if found := [f"unix://{path}" for kind in kinds for path in sockets if Path(path).name == f"{kind}.sock"]:
         return found
     for kind in kinds:
-        server, start = SERVERS[kind]
+        server = SERVERS[kind]
         if server in programs:
+            start = STARTS[kind].get(host.known("engine.starter") or "none", f"{server} system service --time=0")
             raise Unable(f"a container engine: {server} is installed, but no socket is there (start it: {start})")
     if wanted != "auto":
         raise Missing(wanted)

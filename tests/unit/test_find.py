@@ -15,7 +15,7 @@ from gpucheck.verdict import NotApplicable, Unable
 if TYPE_CHECKING:
     from tests.conftest import Plant
 
-NAMES = ("engine.sockets", "engine.clients")
+NAMES = ("engine.sockets", "engine.clients", "engine.starter")
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +63,21 @@ def test_no_engine_at_all_rules_containers_out(plant: Plant) -> None:
         find.addresses("none", host)
 
 
-@pytest.mark.parametrize(("program", "start"), [("dockerd", "docker"), ("podman", r"podman\.socket")])
-def test_an_engine_that_is_installed_and_stopped_is_told_with_its_start(plant: Plant, program: str, start: str) -> None:
-    """Somebody can start it, so nothing is ruled out."""
+@pytest.mark.parametrize(
+    ("program", "starter", "start"),
+    [
+        ("dockerd", "/run/systemd/system/", "systemctl start docker"),
+        ("dockerd", "/etc/init.d/docker", "service docker start"),
+        ("dockerd", "/etc/hosts", "dockerd"),
+        ("podman", "/run/systemd/system/", r"systemctl start podman\.socket"),
+        ("podman", "/etc/hosts", "podman system service --time=0"),
+    ],
+)
+def test_an_engine_that_is_stopped_is_told_with_its_start(plant: Plant, program: str, starter: str, start: str) -> None:
+    """Somebody can start it, so nothing is ruled out; by what starts services on this machine."""
     plant.file(f"/usr/bin/{program}")
-    with pytest.raises(Unable, match=rf"{program} is installed, but no socket is there \(start it: .* {start}\)"):
+    plant.file(f"{starter}x" if starter.endswith("/") else starter)
+    with pytest.raises(Unable, match=rf"{program} is installed, but no socket is there \(start it: {start}\)"):
         find.addresses("auto", plant.facts(*NAMES))
 
 

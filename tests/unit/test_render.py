@@ -23,7 +23,7 @@ def finding(pitfall: str, weight: str, accepted: str | None = None) -> dict[str,
 def row(probe: str, verdict: str, *findings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A row of the record, as far as it is shown."""
     subject = {"kind": "host", "id": "m1", "label": "node7"}
-    plain: dict[str, Any] = {"outcome": "failed", "evidence": [], "lacking": [], "blocked_by": None}
+    plain: dict[str, Any] = {"outcome": "failed", "evidence": [], "lacking": [], "not_run": [], "blocked_by": None}
     return {"probe": probe, "verdict": verdict, "findings": list(findings), "subject": subject, **plain, **more}
 
 
@@ -58,3 +58,19 @@ def test_no_line_but_a_command_is_longer_than_80_columns() -> None:
     long = finding("x", "bad") | {"cause": "word " * 60, "commands": ["run " * 40], "evidence": ["seen " * 50]}
     lines = list(render.blocks([row("a", "bad", long)]))
     assert [line for line in lines if len(line) > render.WIDTH] == ["  type".ljust(render.INDENT) + "run " * 40]
+
+
+def test_what_several_legs_lack_is_said_once() -> None:
+    """One sentence with all the legs, those that are not essential too, and not again under the probe's line."""
+    why = "a container engine: dockerd is installed"
+    legs = ["named", "bind", "uid", "tmpfs", "ro", "two", "three", "four"]
+    missed = [{"leg": leg, "why": why} for leg in legs] + [{"leg": "gpu", "why": "no GPU"}]
+    blind = row("v", "unable", lacking=[f"named: {why}", f"bind: {why}", "time: none"], not_run=missed, gist="")
+    assert list(render.lack_lines(blind))[1:] == [
+        "  lacking  named, bind, uid, tmpfs, ro, two and 2 more: a container engine:",
+        "           dockerd is installed",
+        "           time: none",
+    ]
+    assert [line.strip() for line in render.under_lines(blind)] == ["not run: gpu (no GPU)"]
+    explained = [line.strip() for line in render.under_lines(blind | {"blocked_by": "x", "not_run": missed[:2]})]
+    assert explained == ["not run: named, bind (a container engine: dockerd is", "installed)"]
