@@ -228,19 +228,26 @@ def image(request: pytest.FixtureRequest, report: Report, container: Containers)
             f"{kind} pull {name}, or {kind} load -i FILE.tar"
         )
     report.subject = replace(report.subject, details=found.details)
+    report.params = {"image": name}
     return found
 
 
 @pytest.fixture
-def dataset(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
+def dataset(request: pytest.FixtureRequest, report: Report, host: Facts) -> OwnCode:
     """The dataset that the operator named."""
-    return own_code.named(request.param, session.of(request.config).given.started_in, host)
+    return _own(request, report, host)
 
 
 @pytest.fixture
-def model(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
+def model(request: pytest.FixtureRequest, report: Report, host: Facts) -> OwnCode:
     """The model that the operator named."""
-    return own_code.named(request.param, session.of(request.config).given.started_in, host)
+    return _own(request, report, host)
+
+
+def _own(request: pytest.FixtureRequest, report: Report, host: Facts) -> OwnCode:
+    named = own_code.named(request.param, session.of(request.config).given.started_in, host)
+    report.params = named.params
+    return named
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ each factory returning ``(model, example)`` where ``example`` is a tensor or a t
 ``path`` (folders to find them in), ``cwd`` (where they run), both optional. Answer: ``{"torch", "exporter", "missing",
 "models": {name: made}}``; ``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``,
 ``case/again/N`` and, in float64, ``case/referee/N``) and ``cases``, or ``fault``: its ``stage`` (loading, running,
-exporting), its ``kind`` and what was ``told``. Leaves nothing outside ``folder``.
+exporting), its ``kind``, what was ``told``, and the size of the ``batch`` that ran (None: none did). Leaves nothing
+outside ``folder``.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def answers(model: torch.nn.Module, inputs: dict[str, Tensors]) -> dict[str, Any
     judge = referee(model)
     with torch.no_grad():
         for name, given in inputs.items():
+            Stage.batch = given[0].shape[0]
             kinds = {"in": given, "out": as_tuple(model(*given)), "again": as_tuple(model(*given))}
             kinds["referee"] = judge(given) or ()
             if any(one.dtype == torch.bfloat16 for one in (*kinds["in"], *kinds["out"])):
@@ -167,22 +169,24 @@ class Unjudged(Exception):
 
 
 class Stage:
-    """How far one model has come: loading, running in PyTorch, exporting."""
+    """How far one model has come: loading, running in PyTorch (a batch of which size), exporting."""
 
     now = "loading"
+    batch: int | None = None
 
     @classmethod
     def to(cls, name: str) -> None:
         """The next stage begins."""
         cls.now = name
+        cls.batch = None
 
 
-def fault(error: BaseException) -> dict[str, str]:
+def fault(error: BaseException) -> dict[str, Any]:
     """Why there is no export. ``environment``: a library or the disk failed; ``refused``: the exporter would not."""
     told = "; from ".join(first_line(one) for one in (error, error.__cause__) if one is not None)
     kind = "environment" if isinstance(error, (ImportError, OSError)) else "refused"
     kind = "unjudged" if isinstance(error, Unjudged) else kind
-    return {"stage": Stage.now, "kind": kind, "told": told}
+    return {"stage": Stage.now, "kind": kind, "told": told, "batch": Stage.batch}
 
 
 def first_line(error: BaseException) -> str:

@@ -55,7 +55,7 @@ def test_model_exports(report: Report, host: Facts, child: Child, model: OwnCode
             if fault and fault["stage"] == "exporting":
                 refused[exporter] = fault["told"]
             elif fault:
-                raised(report, f"{exporter}, {fault['stage']}", fault["told"], model)
+                raised(report, exporter, fault, model)
             elif made and (compared := compare(report, child, {model.spec: made}, [[CPU, {}]], scratch_folder)):
                 judge(report, exporter, {model.spec: made}, *compared, own=True)
     weigh(report, refused, model)
@@ -65,15 +65,18 @@ def export(report: Report, child: Child, exporter: str, model: OwnCode, folder: 
     """The export by one exporter, or its fault; None where the model ended its process, which is a finding."""
     args = {"exporter": exporter, "folder": str(folder), "models": [model.spec], **model.args}
     reply = child("onnx_export", args, **model.how)
-    if ended_itself(report, exporter, reply, model):
+    if ended_itself(report, exporter, reply, model, model.running(None)):
         return None
     made: Mapping[str, Any] = exported(reply, exporter)[model.spec]
     return made
 
 
-def raised(report: Report, label: str, told: str, model: OwnCode) -> None:
+def raised(report: Report, exporter: str, fault: Mapping[str, Any], model: OwnCode) -> None:
     """An exception of the model's own, before an exporter had a part in it."""
-    report.take(bad(own_code.RAISES, told, **own_code.at_loading(model, told)), label=label)
+    params = own_code.at_loading(model, fault["told"])
+    if fault["stage"] == "running":
+        params["call"] = model.running(fault["batch"])
+    report.take(bad(own_code.RAISES, fault["told"], **params), label=f"{exporter}, {fault['stage']}")
 
 
 def weigh(report: Report, refused: Mapping[str, str], model: OwnCode) -> None:
