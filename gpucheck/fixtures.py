@@ -134,8 +134,7 @@ class Engines:
         except find.Missing as missing:
             if not self.blamed_by:
                 self.blamed_by = report.probe
-                said = f"--gpucheck-engine {missing.kind}: no {missing.kind} is installed"
-                report.bad("engine-missing", said, engine=missing.kind)
+                report.bad("engine-missing", *missing.lines, package=find.PACKAGES[missing.kind])
             raise Unable(str(missing), blocked_by=self.blamed_by) from None
 
     def close(self) -> None:

@@ -147,7 +147,7 @@ def blocks(rows: Sequence[Row]) -> Iterator[str]:
         if finding["accepted"]:
             continue
         yield from finding_lines(row, finding)
-        blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"]]
+        blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"] and r is not row]
         if blocked and finding is row["findings"][0]:
             yield from _wrapped("blocks", ", ".join(dict.fromkeys(blocked)))
         yield ""

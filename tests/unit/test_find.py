@@ -63,6 +63,24 @@ def test_no_engine_at_all_rules_containers_out(plant: Plant) -> None:
         find.addresses("none", host)
 
 
+def test_a_missing_engine_is_named_and_so_is_the_one_that_is_here(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the option that asks for it; an address is told without who logs in there."""
+    with pytest.raises(find.Missing) as none:
+        find.addresses("podman", plant.facts(*NAMES))
+    assert none.value.lines == ("podman was asked for and is not installed", "no other engine is here")
+    socket(plant, "/run/docker.sock")
+    with pytest.raises(find.Missing) as missing:
+        find.addresses("podman", plant.facts(*NAMES))
+    assert missing.value.lines[1] == "docker is at unix:///run/docker.sock: --gpucheck-engine docker"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://me:secret@far:2376")
+    with pytest.raises(find.Missing) as named:
+        find.addresses("podman", plant.facts(*NAMES))
+    assert "docker is at tcp://" in named.value.lines[1]
+    assert "secret" not in named.value.lines[1]
+
+
 @pytest.mark.parametrize(
     ("program", "starter", "start"),
     [
