@@ -134,8 +134,7 @@ class Engines:
         except find.Missing as missing:
             if not self.blamed_by:
                 self.blamed_by = report.probe
-                said = f"--gpucheck-engine {missing.kind}: no {missing.kind} is installed"
-                report.bad("engine-missing", said, engine=missing.kind)
+                report.bad("engine-missing", *missing.lines, package=find.PACKAGES[missing.kind])
             raise Unable(str(missing), blocked_by=self.blamed_by) from None
 
     def close(self) -> None:
@@ -228,19 +227,26 @@ def image(request: pytest.FixtureRequest, report: Report, container: Containers)
             f"{kind} pull {name}, or {kind} load -i FILE.tar"
         )
     report.subject = replace(report.subject, details=found.details)
+    report.params = {"image": name}
     return found
 
 
 @pytest.fixture
-def dataset(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
+def dataset(request: pytest.FixtureRequest, report: Report, host: Facts) -> OwnCode:
     """The dataset that the operator named."""
-    return own_code.named(request.param, session.of(request.config).given.started_in, host)
+    return _own(request, report, host)
 
 
 @pytest.fixture
-def model(request: pytest.FixtureRequest, host: Facts) -> OwnCode:
+def model(request: pytest.FixtureRequest, report: Report, host: Facts) -> OwnCode:
     """The model that the operator named."""
-    return own_code.named(request.param, session.of(request.config).given.started_in, host)
+    return _own(request, report, host)
+
+
+def _own(request: pytest.FixtureRequest, report: Report, host: Facts) -> OwnCode:
+    named = own_code.named(request.param, session.of(request.config).given.started_in, host)
+    report.params = named.params
+    return named
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ INDENT = 11
 Row = dict[str, Any]
 ORDER = ("bad", "degraded", "ok", "unable", "checker-error", "not-applicable")
 EVIDENCE_LINES = 6
+LEGS = 6
 
 
 def word(verdict: str) -> str:
@@ -68,8 +69,11 @@ def under_lines(row: Row) -> Iterator[str]:
     if row["blocked_by"]:
         yield from _wrapped("", f"blocked by {row['blocked_by']}", indent=18)
     reasons: dict[str, list[str]] = {}
+    # What a block says below is not said twice; where another probe's finding explains it, there is no block.
+    told = _lacks(row) if row["verdict"] == "unable" and not row["blocked_by"] else {}
     for missed in row["not_run"]:
-        reasons.setdefault(missed["why"], []).append(missed["leg"])
+        if not any(missed["leg"] in legs for legs in told.values()):
+            reasons.setdefault(missed["why"], []).append(missed["leg"])
     for why, legs in reasons.items():
         yield from _wrapped("", f"not run: {', '.join(legs)} ({why})", indent=18)
 
@@ -106,16 +110,29 @@ def accepted_line(row: Row, finding: Mapping[str, Any]) -> str:
 
 
 def lack_lines(row: Row) -> Iterator[str]:
-    """A probe that could not look, or was wrong itself: what was missing."""
+    """A probe that could not look, or was wrong itself: what was missing, once, with the legs that lack it."""
     yield f"{word(row['verdict']).upper()}  {row['probe']} · {row['subject']['label']}"
-    for number, item in enumerate(row["lacking"]):
-        yield from _wrapped("lacking" if number == 0 else "", item)
+    for number, (reason, legs) in enumerate(_lacks(row).items()):
+        more = f" and {len(legs) - LEGS} more" if len(legs) > LEGS else ""
+        text = f"{', '.join(legs[:LEGS])}{more}: {reason}" if legs else reason
+        yield from _wrapped("lacking" if number == 0 else "", text)
     if row["verdict"] == "checker-error":
         yield from _wrapped(
             "note",
             "this is gpucheck's own mistake, or one of its helpers returned something unreadable; it says nothing "
             "about the machine",
         )
+
+
+def _lacks(row: Row) -> dict[str, list[str]]:
+    """What was missing, and the legs that did not run for it; none where it is the whole probe's."""
+    missed = {leg["leg"]: leg["why"] for leg in row["not_run"]}
+    found: dict[str, list[str]] = {}
+    for item in row["lacking"]:
+        leg, _, reason = item.partition(": ")
+        of_a_leg = reason and reason in missed.get(leg, "")
+        found[reason if of_a_leg else item] = [leg for leg, why in missed.items() if of_a_leg and reason in why]
+    return found
 
 
 def _blocked(row: Row, rows: Sequence[Row]) -> bool:
@@ -132,7 +149,7 @@ def blocks(rows: Sequence[Row]) -> Iterator[str]:
         if finding["accepted"]:
             continue
         yield from finding_lines(row, finding)
-        blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"]]
+        blocked = [r["probe"] for r in rows if r["blocked_by"] == row["probe"] and r is not row]
         if blocked and finding is row["findings"][0]:
             yield from _wrapped("blocks", ", ".join(dict.fromkeys(blocked)))
         yield ""

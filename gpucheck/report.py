@@ -30,7 +30,7 @@ from gpucheck.verdict import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpucheck.facts import Facts
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 class Report:
     """What one probe has seen of one subject so far. ``essential`` are the legs that it must have tried.
 
-    ``facts`` gives this machine's facts by name when a failure's words are to be explained.
+    ``facts`` gives this machine's facts by name when a failure's words are to be explained; ``params`` are what the
+    operator named, and fill the commands of each finding.
     """
 
     probe: str
@@ -49,6 +50,7 @@ class Report:
     deep: bool = False
     tell: Callable[[str], None] = lambda _: None
     facts: Callable[[tuple[str, ...]], Facts] | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
     evidence: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     measures: dict[str, float] = field(default_factory=dict)
@@ -164,7 +166,7 @@ class Report:
             subject=self.subject,
             verdict=verdict,
             evidence=tuple(self.evidence),
-            findings=tuple(self.findings),
+            findings=tuple(replace(found, params={**self.params, **found.params}) for found in self.findings),
             gist=self.gist,
             measures=self.measures,
             limits=self.limits,

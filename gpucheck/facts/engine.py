@@ -142,6 +142,13 @@ def _snap(tree: Tree) -> Reading:
     )
 
 
+def _starter(tree: Tree) -> Reading:
+    """How services are started here: by systemd where it runs, by a script of the engine's, or by nothing."""
+    if tree.exists("/run/systemd/system"):
+        return Reading("systemd", "/run/systemd/system")
+    return Reading("script" if tree.exists("/etc/init.d/docker") else "none", "/etc/init.d/docker")
+
+
 READERS: Final = group(
     {
         "engine.clients": _clients,
@@ -152,5 +159,6 @@ READERS: Final = group(
         "engine.cdi_enabled": _cdi_enabled,
         "engine.rootless": _rootless,
         "engine.snap": _snap,
+        "engine.starter": _starter,
     }
 )

@@ -38,13 +38,17 @@ _FOLLOWS = (DIED, "broken-pipe-secondary")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a leg stopped: in which stage (loading, pickling, running), in whose words, how its workers ended."""
+    """Why a leg stopped: in which stage (loading, pickling, running), in whose words, how its workers ended.
+
+    ``sample`` is the index at which a worker's dataset raised, where that is known.
+    """
 
     stage: str
     told: str
     exit_codes: tuple[int, ...] = ()
     worker_stderr: str = ""
     where: str = ""
+    sample: int | None = None
 
     @classmethod
     def parse(cls, reported: Mapping[str, Any]) -> Fault:
@@ -55,6 +59,7 @@ class Fault:
             exit_codes=tuple(reported["exit_codes"]),
             worker_stderr=reported["worker_stderr"],
             where=reported.get("where", ""),
+            sample=reported.get("sample"),
         )
 
     def pitfall(self) -> str | None:
@@ -83,8 +88,11 @@ class Fault:
         return Unexplained(f"{label}: the loader stopped", self.text, *self.evidence(), by_fact=killed, known=_FOLLOWS)
 
     def evidence(self) -> tuple[str, ...]:
-        """Lines for people: what torch said, how workers ended, the worker's own last line, the attribute to blame."""
+        """Lines for people: what was raised and where, how workers ended, the worker's last line, what is to blame."""
         lines = [f"torch: {self.told.splitlines()[0]}" if self.told else "torch said nothing"]
+        if raised := raised_last(self.told):
+            at = "a worker" if self.sample is None else f"sample {self.sample}"
+            lines = [f"{at}: {raised}"]
         if self.exit_codes:
             lines.append(f"worker: {', '.join(ending(code) for code in self.exit_codes)}")
         if reason := last_error(self.worker_stderr):
@@ -92,6 +100,13 @@ class Fault:
         if self.where:
             lines.append(f"what does not pickle: {self.where}")
         return tuple(lines)
+
+
+def raised_last(told: str) -> str:
+    """The exception behind the last frame of a worker's traceback, as it was raised; "" where none is carried."""
+    _, frame, rest = told.rpartition('\n  File "')
+    ending = [line for line in rest.splitlines()[1:] if line and not line[0].isspace()]
+    return ending[0] if frame and ending else ""
 
 
 def last_error(stderr: str) -> str:

@@ -48,7 +48,19 @@ class OwnCode:
     @property
     def params(self) -> dict[str, str]:
         """For the commands of a finding."""
-        return {"code": self.spec, "module": self.module, "folder": self.folder}
+        module, _, factory = self.spec.partition(":")
+        return {"module": module, "factory": factory, "folder": self.folder, "call": f"{module}.{factory}()"}
+
+    def reading(self, sample: int | None) -> str:
+        """Python that reads that sample of the dataset, or all of them, as a worker does."""
+        make = self.params["call"]
+        return f"d = {make}; [d[i] for i in range(len(d))]" if sample is None else f"{make}[{sample}]"
+
+    def running(self, batch: int | None) -> str:
+        """Python that runs the model on its example, repeated or cut to that many samples."""
+        given = f"(torch.cat([t] * {batch})[:{batch}] for t in x)" if batch else "x"
+        asked = "import torch; " if batch else ""
+        return f"{asked}m, x = {self.params['call']}; x = x if isinstance(x, tuple) else (x,); m(*{given})"
 
     def refuse_at_cap(self, told: str) -> None:
         """Raises Unable when what was told is the cap being felt: that says nothing about the code."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from gpucheck.verdict import NotApplicable, Unable
@@ -18,8 +19,18 @@ def without(host: Facts, *names: str, extra: str = "torch") -> NotApplicable | N
     facts = [host[f"package.{name}"] for name in names]
     if not all(fact.is_known and fact.value is None for fact in facts):
         return None
-    hint = f": extra `{extra}`" if extra else ""
-    return NotApplicable(f"package.{names[0]}", f"{names[0]} is not installed{hint}", facts[0].source)
+    return NotApplicable(f"package.{names[0]}", f"{names[0]} is not installed{hint(host, extra)}", facts[0].source)
+
+
+def hint(host: Facts, extra: str) -> str:
+    """What to type for what ``extra`` brings, behind a colon; "" where another Python than gpucheck's own is judged."""
+    ours = host.known("python.executable") in (None, sys.executable)
+    return f": {install(extra)}" if extra and ours else ""
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra of gpucheck's."""
+    return f"pip install 'pytest-gpucheck[{extra}]'"
 
 
 def need(host: Facts, *names: str, extra: str = "torch") -> None:

@@ -11,10 +11,13 @@ from gpucheck.verdict import bad
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpucheck.judgement.hello import Hello
     from gpucheck.verdict import Finding
 
 FULL = ("ENOSPC", "EDQUOT")
 NO_INODES = 8
+#: Docker's release that makes mounts below a read-only one read-only, and knows ``bind-recursive``.
+RECURSIVE_SINCE = 25
 
 
 def place_text(place: Mapping[str, Any] | None) -> str:
@@ -66,6 +69,13 @@ def writable_below(answer: Mapping[str, Any]) -> list[str]:
             # Permissions refused it, not the mount: another user would have written.
             found.append(f"{where}: mounted rw ({mount['refused']} for this user)")
     return found
+
+
+def bind_option(engine: Hello) -> str:
+    """The option of a read-only ``--mount`` that this engine knows: before Docker 25 what lies below stays away."""
+    major = engine.version.partition(".")[0]
+    recursive = engine.kind == "docker" and major.isdigit() and int(major) >= RECURSIVE_SINCE
+    return "bind-recursive=readonly" if recursive else "bind-nonrecursive"
 
 
 def refused_below(answer: Mapping[str, Any]) -> list[str]:

@@ -27,14 +27,14 @@ def value(reply: Reply, what: str) -> Any:
     """What the payload returned; torch that is missing, or cannot be imported, is not ours to judge."""
     match reply.answer:
         case Failure(type="ModuleNotFoundError", text="No module named 'torch'" as text):
-            raise NotApplicable("package.torch", f"{text}: extra `torch`", "import in the judged Python")
+            raise NotApplicable("package.torch", text, "import in the judged Python")
         case Failure(type="ModuleNotFoundError" | "ImportError" | "OSError" as kind, text=text):
             raise Unable(f"{what}: {kind}: {text}", blocked_by="torch-imports")
     return value_of(reply, what)
 
 
-def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode) -> bool:
-    """Whether the operator's code ended the process in which it was read; that is a finding.
+def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode, call: str) -> bool:
+    """Whether the operator's code ended the process in which it was read; that is a finding, and ``call`` shows it.
 
     Raises Unable, with the innermost frames, where it did not come back within its time.
     """
@@ -45,7 +45,7 @@ def ended_itself(report: Report, label: str, reply: Reply, own: OwnCode) -> bool
         own.refuse_at_cap(reply.errors)
         last = loader_faults.last_error(reply.errors)
         lines = [f"its process: {how}", *([f"its stderr: {last}"] if last else [])]
-        report.take(bad(own_code.RAISES, *lines, **own.params), label=label)
+        report.take(bad(own_code.RAISES, *lines, **(own.params | {"call": call})), label=label)
     return how is not None
 
 
@@ -92,6 +92,8 @@ def stopped(report: Report, label: str, fault: Fault, own: OwnCode | None = None
     refuse_long_sockets(fault.told + fault.worker_stderr)
     pitfall = fault.pitfall()
     params = own_code.at_loading(own, fault.told or fault.worker_stderr) if own is not None else {}
+    if own is not None and fault.stage == "running":
+        params["call"] = own.reading(fault.sample)
     if pitfall in (None, loader_faults.DIED) and report.explain(fault.unexplained(label)):
         return
     if pitfall is None and own is None:

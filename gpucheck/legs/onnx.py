@@ -34,7 +34,7 @@ def value(reply: Reply, what: str) -> Any:
     """What the payload returned; a library that is missing rules the probe out, a broken torch is not ours to judge."""
     match reply.answer:
         case Failure(type="ModuleNotFoundError", text=text):
-            raise NotApplicable("package.onnxruntime", f"{text}: extra `onnx`", "import in the judged Python")
+            raise NotApplicable("package.onnxruntime", text, "import in the judged Python")
         case Failure(type="ImportError" | "OSError" as kind, text=text):
             raise Unexplained(f"{what}: {kind}: {text}", f"{kind}: {text}")
     return value_of(reply, what)
@@ -51,7 +51,7 @@ def exported(reply: Reply, exporter: str) -> Mapping[str, Any]:
     answer: Mapping[str, Any] = value(reply, f"{exporter} exporter")
     if answer["missing"]:
         lacking = answer["missing"]
-        raise NotApplicable(f"package.{lacking}", f"{lacking} is not installed: extra `onnx`", "import")
+        raise NotApplicable(f"package.{lacking}", f"{lacking} is not installed: {packages.install('onnx')}", "import")
     models_made: Mapping[str, Any] = answer["models"]
     return models_made
 

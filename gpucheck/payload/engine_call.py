@@ -180,4 +180,14 @@ def main(args):
     except APIError as error:
         return {"refused": str(error.explanation or error)}
     except (DockerException, requests.exceptions.RequestException, OSError) as error:
-        return {"unreachable": str(error)}
+        return {"unreachable": reason(error)}
+
+
+def reason(error):
+    """The system's words for what went wrong, where it had any: the SDK prints exceptions within exceptions."""
+    said, inner = str(error), error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            said = inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    return said

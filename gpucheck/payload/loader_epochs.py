@@ -7,8 +7,9 @@ batch), ``pin`` (batches in pinned memory), ``hold`` (keep every batch alive, as
 predictions). Answer: ``{"torch", "cuda_build", "affinity", "sharing", "legs": {method: leg}}``; a leg carries
 ``descriptors`` and either ``samples`` (how many the dataset has), ``opened`` (files that it opened before workers
 started), ``forked_at`` (where its module forked while it was imported, or ""), ``epochs`` and ``steady``, or a
-``fault``: in which ``stage`` (loading, pickling, running), in whose words (``told``), how workers ended
-(``exit_codes``), and ``worker_stderr``, where the true reason stands when torch only says that a worker went away.
+``fault``: in which ``stage`` (loading, pickling, running), in whose words (``told``), at which ``sample`` (its index,
+None where that is not told), how workers ended (``exit_codes``), and ``worker_stderr``, where the true reason stands
+when torch only says that a worker went away.
 
 Standard library and torch; numpy is not needed. Runs on Python 3.8 and later.
 """
@@ -29,7 +30,17 @@ import warnings
 from typing import Any, Callable, Iterable
 
 import torch
-from loader_notes import Forks, digest, end_workers, fault, last_words, open_files, pickling_fault, workers_stderr
+from loader_notes import (
+    Forks,
+    digest,
+    end_workers,
+    fault,
+    last_words,
+    note_sample,
+    open_files,
+    pickling_fault,
+    workers_stderr,
+)
 from torch.utils.data import DataLoader, get_worker_info
 
 DEFAULTS: dict[str, Any] = {
@@ -60,9 +71,15 @@ class Witnessed:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         info = get_worker_info()
+        try:
+            value = self.dataset[index]
+        except Exception:
+            if info is not None:
+                note_sample(info.id, index)
+            raise
         return {
             "index": index,
-            "value": self.dataset[index],
+            "value": value,
             "worker": -1 if info is None else info.id,
             "pid": os.getpid(),
             "process": type(multiprocessing.current_process()).__name__,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WORDS_BYTES = 4000
 CAUSES = 6
+_NOTED = re.compile(r"^gpucheck: worker (\d+) raised at sample (\d+)$", re.MULTILINE)
+_WORKER = re.compile(r"in DataLoader worker process (\d+)")
 
 
 def digest(value: Any) -> str:
@@ -76,7 +78,9 @@ def told_by(error: BaseException | None) -> str:
     while error is not None and len(lines) < CAUSES:
         lines.append("%s: %s" % (type(error).__name__, error))
         error = error.__cause__ or error.__context__
-    return "\n".join(lines)[-WORDS_BYTES:]
+    # Who speaks stands at the beginning, the last line of a worker's traceback at the end.
+    told = "\n".join(lines)
+    return told if len(told) <= WORDS_BYTES else told[: WORDS_BYTES // 4] + "\n" + told[-WORDS_BYTES * 3 // 4 :]
 
 
 def exit_codes(processes: list[Any], told: str) -> list[int]:
@@ -86,10 +90,24 @@ def exit_codes(processes: list[Any], told: str) -> list[int]:
     return [code for pid, code in codes.items() if pid in named or not named & set(codes)]
 
 
+def note_sample(worker: int, index: int) -> None:
+    """Write on standard error at which sample a worker's dataset raised: what torch carries of it names none."""
+    os.write(2, b"\ngpucheck: worker %d raised at sample %d\n" % (worker, index))
+
+
 def fault(stage: str, error: BaseException, processes: list[Any], stderr: str) -> dict[str, Any]:
-    """What went wrong, as data."""
+    """What went wrong, as data; ``sample`` is the index at which it did, None where none is told."""
     told = told_by(error)
-    return {"stage": stage, "told": told, "exit_codes": exit_codes(processes, told), "worker_stderr": stderr}
+    noted = dict(_NOTED.findall(stderr))
+    by = _WORKER.search(told)
+    sample = noted.get(by.group(1)) if by else None
+    return {
+        "stage": stage,
+        "told": told,
+        "sample": None if sample is None else int(sample),
+        "exit_codes": exit_codes(processes, told),
+        "worker_stderr": _NOTED.sub("", stderr),
+    }
 
 
 def pickling_fault(dataset: Any) -> dict[str, Any] | None:

@@ -5,7 +5,8 @@ each factory returning ``(model, example)`` where ``example`` is a tensor or a t
 ``path`` (folders to find them in), ``cwd`` (where they run), both optional. Answer: ``{"torch", "exporter", "missing",
 "models": {name: made}}``; ``made`` carries either ``file``, ``data`` (an ``.npz``: ``case/in/N``, ``case/out/N``,
 ``case/again/N`` and, in float64, ``case/referee/N``) and ``cases``, or ``fault``: its ``stage`` (loading, running,
-exporting), its ``kind`` and what was ``told``. Leaves nothing outside ``folder``.
+exporting), its ``kind``, what was ``told``, and the size of the ``batch`` that ran (None: none did). Leaves nothing
+outside ``folder``.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def answers(model: torch.nn.Module, inputs: dict[str, Tensors]) -> dict[str, Any
     judge = referee(model)
     with torch.no_grad():
         for name, given in inputs.items():
+            Stage.batch = given[0].shape[0]
             kinds = {"in": given, "out": as_tuple(model(*given)), "again": as_tuple(model(*given))}
             kinds["referee"] = judge(given) or ()
             if any(one.dtype == torch.bfloat16 for one in (*kinds["in"], *kinds["out"])):
@@ -167,22 +169,24 @@ class Unjudged(Exception):
 
 
 class Stage:
-    """How far one model has come: loading, running in PyTorch, exporting."""
+    """How far one model has come: loading, running in PyTorch (a batch of which size), exporting."""
 
     now = "loading"
+    batch: int | None = None
 
     @classmethod
     def to(cls, name: str) -> None:
         """The next stage begins."""
         cls.now = name
+        cls.batch = None
 
 
-def fault(error: BaseException) -> dict[str, str]:
+def fault(error: BaseException) -> dict[str, Any]:
     """Why there is no export. ``environment``: a library or the disk failed; ``refused``: the exporter would not."""
     told = "; from ".join(first_line(one) for one in (error, error.__cause__) if one is not None)
     kind = "environment" if isinstance(error, (ImportError, OSError)) else "refused"
     kind = "unjudged" if isinstance(error, Unjudged) else kind
-    return {"stage": Stage.now, "kind": kind, "told": told}
+    return {"stage": Stage.now, "kind": kind, "told": told, "batch": Stage.batch}
 
 
 def first_line(error: BaseException) -> str:
@@ -191,10 +195,23 @@ def first_line(error: BaseException) -> str:
     return ("%s: %s" % (type(error).__name__, plain.partition("\n")[0]))[:LINE_CHARACTERS]
 
 
-def training(model: torch.nn.Module) -> list[str]:
-    """The innermost modules that are in training mode, by name."""
-    modules = model.named_modules()
-    return [name or "model" for name, part in modules if part.training and not any(part.children())]
+def training(model: torch.nn.Module, inputs: dict[str, Tensors]) -> list[str]:
+    """The innermost modules in training mode, by name; none where the mode changes no answer on any of ``inputs``."""
+    found = [name or "model" for name, part in model.named_modules() if part.training and not any(part.children())]
+    return found if found and any(swayed(model, given) for given in inputs.values()) else []
+
+
+def swayed(model: torch.nn.Module, given: Tensors) -> bool:
+    """Whether evaluation mode changes the answer, by more than another order of sums would."""
+    try:
+        with torch.no_grad():
+            own, calm = (as_tuple(one(*given)) for one in (copy.deepcopy(model), copy.deepcopy(model).eval()))
+    except (RuntimeError, TypeError, ValueError):
+        return True  # answers in one mode alone
+    same = [one.shape for one in own] == [one.shape for one in calm]
+    return not same or not all(
+        torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in zip(own, calm)
+    )
 
 
 def made_by(spec: str) -> tuple[torch.nn.Module, Any]:
@@ -224,7 +241,9 @@ def write(spec: str, exporter: str, folder: str) -> dict[str, Any]:
     Stage.to("running")
     stem = os.path.join(folder, "%s-%s" % (factory, exporter))
     # Exporting, and running in train mode, may change a model: references come from a copy of their own.
-    arrays = answers(copy.deepcopy(model), cases(example))
+    inputs = cases(example)
+    arrays = answers(copy.deepcopy(model), inputs)
+    modes = training(model, inputs)
     outputs = len([name for name in arrays if name.startswith("sample/out/")])
     Stage.to("exporting")
     begun = time.monotonic()
@@ -234,9 +253,9 @@ def write(spec: str, exporter: str, folder: str) -> dict[str, Any]:
     return {
         "file": stem + ".onnx",
         "data": stem + ".npz",
-        "cases": list(cases(example)),
+        "cases": list(inputs),
         "opset": opset(stem + ".onnx"),
-        "training": training(model),
+        "training": modes,
         "export_s": seconds,
     }
 

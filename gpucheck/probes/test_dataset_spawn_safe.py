@@ -51,7 +51,7 @@ def test_dataset_spawn_safe(report: Report, host: Facts, child: Child, dataset: 
         with report.leg(method):
             args = {"dataset": dataset.spec, "start_methods": [method], **READING, **how, **dataset.args}
             reply = child("loader_epochs", args, **dataset.how)
-            if not ended_itself(report, method, reply, dataset):
+            if not ended_itself(report, method, reply, dataset, dataset.reading(None)):
                 leg = value(reply, f"{dataset.spec} by {method}")["legs"][method]
                 judge(report, method, leg, method, dataset)
                 works += [method] if "fault" not in leg and len(report.findings) == before else []

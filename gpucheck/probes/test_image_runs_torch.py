@@ -110,7 +110,7 @@ class Look:
     def torch(self) -> Seen:
         """What torch in the image is. Raises Unable when it could not be imported."""
         if not self.told.get("seen"):
-            raise Unable("a torch that can be imported")
+            raise Unable("torch: it could not be imported")
         return Seen.parse(self.told["seen"])
 
     def run(self, payload: str, args: dict[str, Any], **how: Any) -> Any:

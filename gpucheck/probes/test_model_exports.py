@@ -6,7 +6,7 @@ PyTorch's on inputs that differ from the example in sign, scale and batch size, 
 says which side is wrong; whether a module is in training mode, and whether PyTorch itself answers alike twice.
 Why it matters: an export that is wrong still runs. A branch, a size or a statistic frozen at export agrees on the
 example and nowhere else; an exporter that refuses is the better case.
-Does not apply when: torch, onnx or onnxruntime is not installed (extra `onnx`). Without --gpucheck-model it is not
+Does not apply when: torch, onnx or onnxruntime is not installed. Without --gpucheck-model it is not
 there. Without onnxscript the dynamo leg is not run.
 Cost and disturbance: your code runs, in an interpreter of its own an exporter, for at most 90 seconds each and with a
 quarter of the available memory; what it writes or downloads is yours.
@@ -55,7 +55,7 @@ def test_model_exports(report: Report, host: Facts, child: Child, model: OwnCode
             if fault and fault["stage"] == "exporting":
                 refused[exporter] = fault["told"]
             elif fault:
-                raised(report, f"{exporter}, {fault['stage']}", fault["told"], model)
+                raised(report, exporter, fault, model)
             elif made and (compared := compare(report, child, {model.spec: made}, [[CPU, {}]], scratch_folder)):
                 judge(report, exporter, {model.spec: made}, *compared, own=True)
     weigh(report, refused, model)
@@ -65,15 +65,18 @@ def export(report: Report, child: Child, exporter: str, model: OwnCode, folder: 
     """The export by one exporter, or its fault; None where the model ended its process, which is a finding."""
     args = {"exporter": exporter, "folder": str(folder), "models": [model.spec], **model.args}
     reply = child("onnx_export", args, **model.how)
-    if ended_itself(report, exporter, reply, model):
+    if ended_itself(report, exporter, reply, model, model.running(None)):
         return None
     made: Mapping[str, Any] = exported(reply, exporter)[model.spec]
     return made
 
 
-def raised(report: Report, label: str, told: str, model: OwnCode) -> None:
+def raised(report: Report, exporter: str, fault: Mapping[str, Any], model: OwnCode) -> None:
     """An exception of the model's own, before an exporter had a part in it."""
-    report.take(bad(own_code.RAISES, told, **own_code.at_loading(model, told)), label=label)
+    params = own_code.at_loading(model, fault["told"])
+    if fault["stage"] == "running":
+        params["call"] = model.running(fault["batch"])
+    report.take(bad(own_code.RAISES, fault["told"], **params), label=f"{exporter}, {fault['stage']}")
 
 
 def weigh(report: Report, refused: Mapping[str, str], model: OwnCode) -> None:

@@ -6,7 +6,7 @@ on inputs that differ from the export sample in sign, scale and batch size, 1 am
 which side is wrong; which execution provider really ran the nodes, from ONNX Runtime's own profile.
 Why it matters: an export that is wrong still runs. Branches, sizes and statistics frozen at export agree on the sample
 and nowhere else, and a provider that cannot be loaded is replaced by the CPU in silence.
-Does not apply when: torch, onnx or onnxruntime is not installed (extra `onnx`). Without onnxscript the dynamo leg is
+Does not apply when: torch, onnx or onnxruntime is not installed. Without onnxscript the dynamo leg is
 not run.
 Cost and disturbance: 7 s on two cores, most of it the dynamo exporter's imports; disturbs nobody, leaves nothing.
 If it is bad: each finding names model, input, size of the error and the side that is wrong.

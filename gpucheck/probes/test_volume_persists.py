@@ -197,9 +197,13 @@ class Look:
             raise Unable(f"a folder with mounts below it: {WITH_MOUNTS_BELOW} has none in a container")
         if open_ := seen.writable_below(answer):
             lines = [f"{WITH_MOUNTS_BELOW} bound :ro by {self.container.engine.label}, {line}" for line in open_]
-            self.report.degraded("readonly-not-recursive", *lines)
+            self.report.degraded("readonly-not-recursive", *lines, **self.names(WITH_MOUNTS_BELOW))
         else:
             self.report.saw(f"{WITH_MOUNTS_BELOW} bound :ro refuses writes at its top and below ({below})")
+
+    def names(self, source: str) -> dict[str, str]:
+        """What fills the commands: the folder, and how this engine is told not to leave what lies below it writable."""
+        return {"source": source, "bind_option": seen.bind_option(self.container.engine.hello)}
 
     def tried(self, source: str) -> dict[str, Any]:
         """What happens to files that are created in a folder bound as ``-v source:target:ro`` binds it."""
@@ -218,7 +222,8 @@ class Look:
                 continue
             if bind.read_only:
                 if open_ := seen.writable_below(self.tried(bind.source)):
-                    self.report.bad("readonly-not-recursive", *(f"{bind.source} bound :ro, {line}" for line in open_))
+                    lines = [f"{bind.source} bound :ro, {line}" for line in open_]
+                    self.report.bad("readonly-not-recursive", *lines, **self.names(bind.source))
                 else:
                     self.report.saw(f"{bind.source} bound :ro refuses writes at its top and below")
                 continue

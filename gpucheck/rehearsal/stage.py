@@ -66,7 +66,7 @@ def _engine(facts: Facts, wanted: str) -> str:
     except find.Missing as missing:
         return f"no {missing.kind} is installed"
     except (NotApplicable, Unable) as error:
-        return str(error)
+        return str(error).removeprefix("a container engine: ")
     return ""
 
 

@@ -145,6 +145,15 @@ def raises() -> Numbers:
     return AtFive(_raise)
 
 
+class Torn(Numbers):
+    """One sample that cannot be read, wherever that is tried."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5:
+            _raise()
+        return super().__getitem__(index)
+
+
 def with_lambda() -> Numbers:
     """A transform that is a lambda."""
     return Carrying(lambda x: x)

@@ -37,6 +37,11 @@ def branch() -> tuple[nn.Module, Tensor]:
     return Calls(lambda x: x * 2 if x.sum() > 0 else x - 1).eval(), _positive()
 
 
+def branch_in_training() -> tuple[nn.Module, Tensor]:
+    """As before, behind a layer to which training mode, in which it was left, means nothing."""
+    return nn.Sequential(nn.Linear(8, 8), Calls(lambda x: x * 2 if x.sum() > 0 else x - 1)).train(), _positive()
+
+
 def frozen_scale() -> tuple[nn.Module, Tensor]:
     """A Python number taken from the data: the sample's is kept."""
     return Calls(lambda x: x * float(x.abs().mean())).eval(), _positive()
@@ -62,6 +67,18 @@ def training() -> tuple[nn.Module, Tensor]:
 def dropout() -> tuple[nn.Module, Tensor]:
     """Dropout that never stops: PyTorch answers otherwise each time."""
     return Calls(lambda x: nn.functional.dropout(x, 0.5, training=True)).eval(), _signed()
+
+
+class Sways(nn.Module):
+    """Dropout that only its own flag shows: there is no nn.Dropout to be found."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.5, training=self.training)
+
+
+def sways() -> tuple[nn.Module, Tensor]:
+    """See the class."""
+    return Sways().train(), _signed()
 
 
 def not_a_number() -> tuple[nn.Module, Tensor]:

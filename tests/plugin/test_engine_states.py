@@ -120,6 +120,7 @@ def test_refused(box: Bench, tmp_path: Path) -> None:
     ran = box.run(env={"DOCKER_HOST": f"unix://{tmp_path}/s"})
     unable(ran)
     assert "refused" in ran.out
+    assert "Error(" not in ran.out  # in the system's words, not the SDK's
 
 
 @pytest.mark.parametrize("listener", ["silent", "dripping"], indirect=True)
@@ -190,6 +191,8 @@ def test_asked_for_and_not_installed(box: Bench) -> None:
     ran = box.run("--gpucheck-engine=podman", env={"CONTAINER_HOST": ""})
     assert ran.verdicts == {"site-box": "bad"}, ran.out
     assert "engine-missing" in ran.out
+    assert "podman was asked for and is not installed" in ran.out
+    assert "blocks" not in ran.out  # what it is itself
     assert ran.status == 1
 
 

@@ -153,7 +153,7 @@ def test_users_failures_and_broken_files_count(full_bench: Bench) -> None:
 
 
 def test_users_tests_alone_are_enough_for_a_green(full_bench: Bench) -> None:
-    """With no probe selected, the user's own passing tests still make a green; that nobody looked at the machine is said."""
+    """With no probe selected, the user's own passing tests still make a green; that no probe looked is said."""
     full_bench.write(test_mine_py="def test_mine(): pass")
     ran = full_bench.run("test_mine.py", keyword="mine")
     assert ran.status == 0

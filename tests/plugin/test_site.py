@@ -139,6 +139,7 @@ def test_a_users_broken_dataset(bench: Bench) -> None:
     assert ran.status == 1
     assert "gpucheck: dataset-spawn-safe is bad on this machine" in ran.out
     assert "dataset.transform" in ran.out
+    assert "-c 'import pickle, mine; pickle.dumps(mine.Broken())'" in ran.out
 
 
 LENT = """

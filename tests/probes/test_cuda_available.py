@@ -158,4 +158,4 @@ def test_a_host_without_torch_is_not_applicable() -> None:
     """Where nobody named a Python, a host that runs containers alone needs no torch of its own."""
     lack = probe.no_torch(facts({"python.executable": sys.executable}), profile.resolve({}))
     assert isinstance(lack, NotApplicable)
-    assert lack.because.value == "torch is not installed: extra `torch`"
+    assert lack.because.value == "torch is not installed: pip install 'pytest-gpucheck[torch]'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,7 @@ def test_main_module_not_importable(judge: Judge) -> None:
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        ("raises", "KeyError: Caught KeyError in DataLoader worker process"),
+        ("raises", "fork: sample 5: "),
         ("Stream", "no __getitem__ and __len__"),
         ("leaves", "SystemExit: no data here"),
         ("crashes", "its process: killed by SIGSEGV"),
@@ -161,6 +162,18 @@ def test_own_code_raises(judge: Judge, factory: str, words: str) -> None:
     result = judge(factory, "fork")
     assert found(result) == ["own-code-raises"]
     assert words in evidence(result)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_exception_is_told_with_the_sample_and_a_call_that_raises_it(judge: Judge, method: str) -> None:
+    """Its own type and words, not torch's "Caught ... in worker process"; what is typed fails as the worker did."""
+    (finding,) = judge("Torn", method).findings
+    assert finding.evidence == (f"{method}: sample 5: KeyError: 'no such sample'",)
+    assert finding.params["call"] == "broken_datasets.Torn()[5]"
+    code = f"import {finding.params['module']}; {finding.params['call']}"
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, cwd=finding.params["folder"], capture_output=True, check=False)
+    assert done.stderr.decode().splitlines()[-1] == "KeyError: 'no such sample'"
 
 
 @pytest.mark.parametrize(("factory", "pitfall"), [("killed", "dataloader-worker-died"), ("Empty", "dataset-empty")])

@@ -90,11 +90,13 @@ def test_both_exporters(judge: Judge) -> None:
     ("factory", "pitfall", "words"),
     [
         ("branch", "traced-constant", "the tracer warned: Converting a tensor to a Python boolean"),
+        ("branch_in_training", "traced-constant", "the tracer warned: Converting a tensor to a Python boolean"),
         ("frozen_scale", "traced-constant", "something was frozen when it was exported"),
         ("tiny", "traced-constant", "something was frozen when it was exported"),
         ("frozen_batch", "traced-constant", "single input (batch 1)"),
         ("data_dependent_size", "traced-constant", "ONNX Runtime gives float32 [8]"),
         ("training", "exported-in-train-mode", "in training mode at export: 0, 1"),
+        ("sways", "exported-in-train-mode", "in training mode at export: model"),
         ("dropout", "exported-in-train-mode", "PyTorch itself answers differently when asked twice"),
         ("not_a_number", "onnx-drift", "not finite"),
         ("infinite", "onnx-drift", "past tolerance"),
@@ -123,6 +125,11 @@ def test_by_tracing(judge: Judge, factory: str, pitfall: str, words: str) -> Non
 def test_by_dynamo(judge: Judge, factory: str, pitfall: str) -> None:
     """A branch on the data is refused here; train mode and a fixed batch are no better than by tracing."""
     assert found(judge(factory, "dynamo")) == [(pitfall, "bad")]
+
+
+def test_a_training_mode_that_changes_no_answer_is_not_accused(judge: Judge) -> None:
+    """The flag of a linear layer means nothing; what the tracer froze is named alone."""
+    assert "in training mode" not in evidence(judge("branch_in_training", "legacy"))
 
 
 def test_one_cause_is_one_finding(judge: Judge) -> None:

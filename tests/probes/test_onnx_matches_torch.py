@@ -165,7 +165,7 @@ def test_without_a_package_it_does_not_apply(judge: Judge, children: Children, p
     result = judge(child, facts={f"package.{package}": None})
     assert result.verdict is Verdict.NOT_APPLICABLE
     assert result.because is not None
-    assert result.because.value == f"{package} is not installed: extra `onnx`"
+    assert result.because.value == f"{package} is not installed: pip install 'pytest-gpucheck[onnx]'"
     assert child.asked == []
 
 
@@ -210,7 +210,7 @@ def test_a_missing_exporter_is_not_run(judge: Judge, children: Children, tmp_pat
     result = judge(Seeded(children, env={"onnx_export": _module(tmp_path, "onnxscript", body)}), deep=True)
     assert result.verdict is Verdict.OK
     assert result.legs == ("legacy",)
-    assert [(missed.leg, "onnxscript is not installed: extra `onnx`" in missed.why) for missed in result.not_run] == [
+    assert [(missed.leg, "onnxscript is not installed: pip install" in missed.why) for missed in result.not_run] == [
         ("dynamo", True)
     ]
 

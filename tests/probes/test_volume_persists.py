@@ -13,7 +13,7 @@ import pytest
 
 from gpucheck import owner, scratch
 from gpucheck.engine import Bind, VolumeMount
-from gpucheck.judgement.volume_seen import Wanted, writable_below, written
+from gpucheck.judgement.volume_seen import RECURSIVE_SINCE, Wanted, writable_below, written
 from gpucheck.legs.replies import value_of
 from gpucheck.process import Children, Ended, NoAnswer, Reply
 from gpucheck.verdict import NotApplicable, Result, Unable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 drive: Any = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("drive.py"))))
 PROBE = drive.load("volume_persists")
-RECURSIVE_SINCE = 25
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="mounts need root")
 
 
@@ -245,6 +244,7 @@ def test_a_read_only_dataset_with_a_mount_below_is_held_to_its_word(
     result = expected(child, container, f"{dataset}:/data:ro")
     if int(container.engine.hello.version.partition(".")[0]) < RECURSIVE_SINCE:
         assert pitfalls(result) == ["readonly-not-recursive"]
+        assert result.findings[0].params == {"source": str(dataset), "bind_option": "bind-nonrecursive"}
         assert f"{dataset} bound :ro, shard (tmpfs): a file could be created" in text(result)
     else:
         assert pitfalls(result) == []

@@ -356,6 +356,7 @@ def test_engines_are_found_by_their_files(plant: Any, monkeypatch: pytest.Monkey
     assert known(plant, "engine.host", **environ) == "tcp://[redacted]@far:2376"
     assert known(plant, "engine.host") is None
     assert known(plant, "engine.snap") is False
+    assert known(plant, "engine.starter") == "none"
 
 
 @pytest.mark.parametrize(("config", "value"), [({}, None), ({"features": {"cdi": True}}, True)])

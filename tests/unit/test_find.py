@@ -15,7 +15,7 @@ from gpucheck.verdict import NotApplicable, Unable
 if TYPE_CHECKING:
     from tests.conftest import Plant
 
-NAMES = ("engine.sockets", "engine.clients")
+NAMES = ("engine.sockets", "engine.clients", "engine.starter")
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +63,39 @@ def test_no_engine_at_all_rules_containers_out(plant: Plant) -> None:
         find.addresses("none", host)
 
 
-@pytest.mark.parametrize(("program", "start"), [("dockerd", "docker"), ("podman", r"podman\.socket")])
-def test_an_engine_that_is_installed_and_stopped_is_told_with_its_start(plant: Plant, program: str, start: str) -> None:
-    """Somebody can start it, so nothing is ruled out."""
+def test_a_missing_engine_is_named_and_so_is_the_one_that_is_here(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the option that asks for it; an address is told without who logs in there."""
+    with pytest.raises(find.Missing) as none:
+        find.addresses("podman", plant.facts(*NAMES))
+    assert none.value.lines == ("podman was asked for and is not installed", "no other engine is here")
+    socket(plant, "/run/docker.sock")
+    with pytest.raises(find.Missing) as missing:
+        find.addresses("podman", plant.facts(*NAMES))
+    assert missing.value.lines[1] == "docker is at unix:///run/docker.sock: --gpucheck-engine docker"
+    monkeypatch.setenv("DOCKER_HOST", "tcp://me:secret@far:2376")
+    with pytest.raises(find.Missing) as named:
+        find.addresses("podman", plant.facts(*NAMES))
+    assert "docker is at tcp://" in named.value.lines[1]
+    assert "secret" not in named.value.lines[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "starter", "start"),
+    [
+        ("dockerd", "/run/systemd/system/", "systemctl start docker"),
+        ("dockerd", "/etc/init.d/docker", "service docker start"),
+        ("dockerd", "/etc/hosts", "dockerd"),
+        ("podman", "/run/systemd/system/", r"systemctl start podman\.socket"),
+        ("podman", "/etc/hosts", "podman system service --time=0"),
+    ],
+)
+def test_an_engine_that_is_stopped_is_told_with_its_start(plant: Plant, program: str, starter: str, start: str) -> None:
+    """Somebody can start it, so nothing is ruled out; by what starts services on this machine."""
     plant.file(f"/usr/bin/{program}")
-    with pytest.raises(Unable, match=rf"{program} is installed, but no socket is there \(start it: .* {start}\)"):
+    plant.file(f"{starter}x" if starter.endswith("/") else starter)
+    with pytest.raises(Unable, match=rf"{program} is installed, but no socket is there \(start it: {start}\)"):
         find.addresses("auto", plant.facts(*NAMES))
 
 

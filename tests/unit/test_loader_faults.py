@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.diagnose.attribution import cause_of
-from gpucheck.judgement.loader_faults import Fault, discrepancies, ending, last_error, slips
+from gpucheck.judgement.loader_faults import Fault, discrepancies, ending, last_error, raised_last, slips
 from gpucheck.verdict import Unexplained
 
 AWAY = "RuntimeError: DataLoader worker (pid(s) 17) exited unexpectedly"
@@ -149,3 +149,24 @@ def test_slips(shown: dict[str, Any], found: list[str]) -> None:
 def test_discrepancies(shown: dict[str, Any], found: list[str]) -> None:
     """Every way in which what arrived can be wrong has a line."""
     assert discrepancies(shown) == found
+
+
+CARRIED = """ValueError: Caught ValueError in DataLoader worker process 1.
+Original Traceback (most recent call last):
+  File "torch/worker.py", line 349, in _worker_loop
+    data = fetcher.fetch(index)
+  File "mydata.py", line 9, in __getitem__
+    raise ValueError("bad sample")
+ValueError: bad sample
+of two lines
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "raised"),
+    [(CARRIED, "ValueError: bad sample"), (AWAY, ""), ("KeyError: 'x'", "")],
+    ids=["carried", "worker gone", "parent's own"],
+)
+def test_what_a_worker_raised(told: str, raised: str) -> None:
+    """The exception behind its last frame, where torch carries the traceback."""
+    assert raised_last(told) == raised

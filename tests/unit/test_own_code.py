@@ -69,8 +69,20 @@ def test_the_cap_is_not_the_codes_fault(told: str) -> None:
 
 
 def test_a_fault_of_the_code_has_placeholders() -> None:
-    """The finding's command names folder and module."""
-    assert own_code.at_loading(OWN, "KeyError: 'x'") == {"code": OWN.spec, "module": "data.sets", "folder": OWN.folder}
+    """The finding's command names folder, module and factory, and makes the call that failed."""
+    told = own_code.at_loading(OWN, "KeyError: 'x'")
+    assert told["folder"] == OWN.folder
+    assert f"{told['module']}:{told['factory']}" == OWN.spec
+    assert told["call"] == f"{OWN.spec.replace(':', '.')}()"
+
+
+def test_the_call_that_fails_can_be_made_again() -> None:
+    """One sample where it is known, else all; a model on its example, or on as many samples as were too many."""
+    make = f"{OWN.spec.replace(':', '.')}()"
+    assert OWN.reading(7) == f"{make}[7]"
+    assert OWN.reading(None) == f"d = {make}; [d[i] for i in range(len(d))]"
+    assert OWN.running(None) == f"m, x = {make}; x = x if isinstance(x, tuple) else (x,); m(*x)"
+    assert OWN.running(5).endswith("; m(*(torch.cat([t] * 5)[:5] for t in x))")
 
 
 def test_it_runs_cold_and_capped() -> None:

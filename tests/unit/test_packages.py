@@ -13,14 +13,21 @@ UNREAD = Facts([Fact("package.torch", None, "the judged Python", "did not answer
 
 
 def test_what_is_known_not_to_be_installed_rules_a_probe_out() -> None:
-    """The fact, where it was read, and the extra that brings it."""
+    """The fact, where it was read, and the command that installs it."""
     absent = packages.without(READ, "torch")
     assert absent is not None
     assert absent.because.fact == "package.torch"
     assert absent.because.source == "the judged Python"
-    assert absent.because.value == "torch is not installed: extra `torch`"
-    with pytest.raises(NotApplicable, match="onnx is not installed: extra `onnx`"):
+    assert absent.because.value == "torch is not installed: pip install 'pytest-gpucheck[torch]'"
+    with pytest.raises(NotApplicable, match=r"onnx is not installed: pip install 'pytest-gpucheck\[onnx\]'"):
         packages.need(READ, "onnx", extra="onnx")
+
+
+def test_another_python_gets_no_command_for_our_own() -> None:
+    """What pip installs beside gpucheck does not help the Python that is judged."""
+    absent = packages.without(READ.plus([Fact("python.executable", "/opt/venv/bin/python", "it")]), "torch")
+    assert absent is not None
+    assert absent.because.value == "torch is not installed"
 
 
 def test_one_of_several_is_enough() -> None:

@@ -21,6 +21,8 @@ from gpucheck.verdict import Because, Exit, Finding, NotRun, Result, Subject, Un
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tests.conftest import Plant
+
 HOST = Subject("host", "id", "here")
 FAULT = Fault("small", "a small thing", "p", ("too-small", "smaller"), Change(), (), ("a", "b"))
 
@@ -181,6 +183,15 @@ def test_an_engine_that_is_switched_off_is_lacking() -> None:
     fault = Fault("f", "t", "p", (), Change(), (Need.ENGINE,))
     (line,) = stage.lacking(fault, Facts(), "none")
     assert line.startswith("a container engine: ")
+
+
+def test_what_is_lacking_is_named_once(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine is installed and stopped, too."""
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    plant.file("/usr/bin/dockerd")
+    fault = Fault("f", "t", "p", (), Change(), (Need.ENGINE,))
+    (line,) = stage.lacking(fault, plant.facts("engine.sockets", "engine.clients"), "docker")
+    assert line.startswith("a container engine: dockerd is installed")
 
 
 def test_without_a_fault_the_stage_is_this_machine() -> None:

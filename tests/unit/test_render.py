@@ -23,7 +23,8 @@ def finding(pitfall: str, weight: str, accepted: str | None = None) -> dict[str,
 def row(probe: str, verdict: str, *findings: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A row of the record, as far as it is shown."""
     subject = {"kind": "host", "id": "m1", "label": "node7"}
-    plain: dict[str, Any] = {"outcome": "failed", "evidence": [], "lacking": [], "blocked_by": None, "because": None}
+    plain: dict[str, Any] = {"outcome": "failed", "evidence": [], "lacking": [], "not_run": [], "gist": ""}
+    plain |= {"blocked_by": None, "because": None}
     return {"probe": probe, "verdict": verdict, "findings": list(findings), "subject": subject, **plain, **more}
 
 
@@ -69,3 +70,19 @@ def test_what_was_required_and_is_ruled_out_says_so() -> None:
     other = row("b", "not-applicable", outcome="skipped", **because)
     assert list(render.ruled_out_lines([other, other])) == ["  not applicable  b[host, host] (no engine)"]
     assert heads(other) == []
+
+
+def test_what_several_legs_lack_is_said_once() -> None:
+    """One sentence with all the legs, those that are not essential too, and not again under the probe's line."""
+    why = "a container engine: dockerd is installed"
+    legs = ["named", "bind", "uid", "tmpfs", "ro", "two", "three", "four"]
+    missed = [{"leg": leg, "why": why} for leg in legs] + [{"leg": "gpu", "why": "no GPU"}]
+    blind = row("v", "unable", lacking=[f"named: {why}", f"bind: {why}", "time: none"], not_run=missed, gist="")
+    assert list(render.lack_lines(blind))[1:] == [
+        "  lacking  named, bind, uid, tmpfs, ro, two and 2 more: a container engine:",
+        "           dockerd is installed",
+        "           time: none",
+    ]
+    assert [line.strip() for line in render.under_lines(blind)] == ["not run: gpu (no GPU)"]
+    explained = [line.strip() for line in render.under_lines(blind | {"blocked_by": "x", "not_run": missed[:2]})]
+    assert explained == ["blocked by x", "not run: named, bind (a container engine: dockerd is", "installed)"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck.report import Report
-from gpucheck.verdict import Subject, Verdict, bad, degraded
+from gpucheck.verdict import Subject, Unexplained, Verdict, bad, degraded
 
 
 @pytest.fixture
@@ -21,6 +21,17 @@ def test_a_finding_is_taken_as_it_is(report: Report) -> None:
     (found,) = report.findings
     assert (found.weight, found.confidence, found.params) == (Verdict.BAD, "medium", {"ranks": "2"})
     assert found.evidence == ("no room",)
+
+
+def test_what_the_operator_named_fills_the_commands_of_each_finding(report: Report) -> None:
+    """Also of those that the knowledge base names; what a probe says itself is nearer."""
+    report.params = {"image": "mine/py:1", "call": "make()"}
+    report.take(bad("own-code-raises", "x", call="make()[5]"))
+    told = report.result(Unexplained("it", 'exec: "python3": executable file not found in $PATH'))
+    assert [(found.pitfall, dict(found.params)) for found in told.findings] == [
+        ("own-code-raises", {"image": "mine/py:1", "call": "make()[5]"}),
+        ("entrypoint-not-found", {"image": "mine/py:1", "call": "make()"}),
+    ]
 
 
 def test_a_finding_can_be_taken_with_another_weight(report: Report) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpucheck.judgement import volume_seen as seen
+from gpucheck.judgement.hello import Hello
 
 PLACE = {
     "filesystem": "ext4",
@@ -119,3 +120,17 @@ def test_a_relative_source_is_refused() -> None:
     """The engine would take it for the name of a volume."""
     with pytest.raises(ValueError, match="data"):
         seen.Wanted.parse("data:/data")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "option"),
+    [
+        ("docker", "20.10.24+dfsg1", "bind-nonrecursive"),
+        ("docker", "25.0.0", "bind-recursive=readonly"),
+        ("docker", "dev", "bind-nonrecursive"),
+        ("podman", "5.4.0", "bind-nonrecursive"),
+    ],
+)
+def test_a_command_says_what_its_engine_knows(kind: str, version: str, option: str) -> None:
+    """``bind-recursive`` came with Docker 25 and is refused before."""
+    assert seen.bind_option(Hello(kind, version)) == option
