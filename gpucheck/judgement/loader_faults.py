@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.verdict import Unexplained
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 # (pitfall, phrase): torch 2.4 to 2.14 and Python 3.10 to 3.14 print these.
 _ANYWHERE = (
@@ -129,6 +129,7 @@ def ending(code: int) -> str:
         return f"killed by signal {-code}"
 
 
+FIRST = 3
 PROCESSES = {"fork": "ForkProcess", "spawn": "SpawnProcess", "forkserver": "ForkServerProcess"}
 
 
@@ -149,11 +150,15 @@ def discrepancies(leg: Mapping[str, Any]) -> list[str]:
     """What is wrong with what arrived, a line an epoch; a dataset that answers otherwise each time is not compared."""
     lines = []
     for number, epoch in enumerate(leg["epochs"], 1):
-        wrong = [f"{name} {epoch[name]}" for name in ("missing", "repeated") if epoch[name]]
-        if epoch["altered"] and leg["steady"]:
-            wrong.append(f"altered {epoch['altered']}")
+        names = ("missing", "repeated", *(["altered"] if leg["steady"] else []))
+        wrong = [f"{name} {_some(epoch[name], epoch['expected'])}" for name in names if epoch[name]]
         if not epoch["in_order"]:
             wrong.append("not in the sampler's order")
         if wrong:
-            lines.append(f"epoch {number}: {'; '.join(wrong)} of {epoch['expected']} samples")
+            lines.append(f"epoch {number}: {'; '.join(wrong)}")
     return lines
+
+
+def _some(indices: Sequence[int], expected: int) -> str:
+    first = ", ".join(map(str, indices[:FIRST]))
+    return f"{len(indices)} of {expected} samples{', first' if len(indices) > FIRST else ':'} {first}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WORKERS = 2
 EPOCHS = 2
 BATCH = 2
+CONTENTS = "contents of samples"
 
 
 def value(reply: Reply, what: str) -> Any:
@@ -83,6 +84,9 @@ def tell(report: Report, label: str, leg: Mapping[str, Any], own: OwnCode | None
     some = f" of {leg['samples']}" if leg["samples"] > last["samples"] else ""
     read = f"{last['samples']}{some} samples in each of {EPOCHS} epochs by {WORKERS} workers"
     report.saw(f"{label}: {read}, each once, in order, {how}; first batch after {first['first_batch_s']:.1f} s")
+    report.sum_up(f"{read}, each once, in order{', unaltered' if leg['steady'] else ''}")
+    if not leg["steady"] and CONTENTS not in {missed.leg for missed in report.missed}:
+        report.not_run(CONTENTS, "samples differ each time they are read")
     if own and leg["opened"]:
         report.saw(f"{label}: files open before the workers start: {', '.join(leg['opened'][:3])}")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Child = Callable[..., Reply]
 
+WORST = "_worst_share_of_tolerance"
 CPU = "CPUExecutionProvider"
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-rocm", "onnxruntime-openvino", "onnxruntime-directml")
 
@@ -150,7 +151,9 @@ def conclude(report: Report, exporter: str, compared: Mapping[str, Any]) -> None
     """Evidence and measures of one exporter."""
     models = compared["models"]
     if (share := onnx_drift.worst_share(models)) < math.inf:
-        report.measure(f"{exporter}_worst_share_of_tolerance", share)
+        report.measure(f"{exporter}{WORST}", share)
+        worst = max(value for name, value in report.measures.items() if name.endswith(WORST))
+        report.sum_up(f"the worst error is {worst:.1%} of what is allowed")
         report.saw(f"{exporter}: the worst error is {share:.1%} of what is allowed")
     for name, model in models.items():
         if "cases" in model:

@@ -95,6 +95,7 @@ class Look:
         self.hosts_own = "host" in sizes
         self.torch = host.known("package.torch")
         self.fits = False
+        self.own = ""
         self.tried: dict[int, Seen] = {}
         self.smallest: int | None = None
 
@@ -107,6 +108,8 @@ class Look:
         """
         room = room_of(value_of(self.child("shm_census", {}, warm=False), "/dev/shm"))
         self.report.saw(str(room))
+        if room.total_bytes:
+            self.own = f"; this /dev/shm: {bytes_text(room.total_bytes)}"
         finding = judge(room, self.need, contained=self.host.known("machine.container") not in (None, "none"))
         self.report.take(finding)
         if finding is not None and (finding.weight is Verdict.BAD or not room.holds(self.need.total_bytes)):
@@ -220,9 +223,8 @@ class Look:
         elif self.smallest is not None:
             smallest = size_text(self.smallest)
             self.report.saw(f"smallest of those tried that works: {smallest}")
-            fails = [size_text(size) for size in sorted(self.tried) if not self.tried[size].works]
-            failing = f"too small: {', '.join(fails)}; " if fails else ""
-            self.report.sum_up(f"{failing}{smallest} works; for {self.need.ranks} ranks: {self.need.flags()[0]}")
+            told = f"a container for {self.need.ranks} ranks needs --shm-size={self.need.flag} or more"
+            self.report.sum_up(f"{told}{self.own}")
         if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
             evidence = f"the profile gives jobs a /dev/shm of {profiles}; {self.need.ranks} ranks take {self.need}"
             self.report.degraded("shm-too-small", evidence, *self.need.flags(), **self.need.params())

@@ -316,7 +316,7 @@ def test_samples_altered(judge: Judge, children: Children) -> None:
     """Workers that deliver other bytes than the parent reads, named by sample."""
     result = judge(broken(children, "InWorkers", "fork"), legs=("fork",))
     assert found(result) == [("samples-altered", "bad")]
-    assert "fork: epoch 1: altered [0, 1, 2, 3, 4, 5, 6, 7] of 8 samples" in evidence(result)
+    assert "fork: epoch 1: altered 8 of 8 samples, first 0, 1, 2" in evidence(result)
 
 
 @needs_torch

@@ -95,9 +95,12 @@ def test_samples_that_do_not_stack_are_no_fault(judge: Judge) -> None:
 
 def test_random_samples_are_not_compared(judge: Judge) -> None:
     """An augmentation is healthy; that its samples were not compared is said."""
-    result = judge("Random", "fork")
+    result = judge("Random", "fork", "spawn")
     assert result.verdict is Verdict.OK
     assert "not compared, because they differ each time they are read" in evidence(result)
+    told = [(missed.leg, missed.why) for missed in result.not_run]
+    assert told == [("contents of samples", "samples differ each time they are read")]
+    assert result.gist == "8 samples in each of 2 epochs by 2 workers, each once, in order"
 
 
 @pytest.mark.parametrize(

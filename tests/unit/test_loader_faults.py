@@ -139,11 +139,12 @@ def test_slips(shown: dict[str, Any], found: list[str]) -> None:
     ("shown", "found"),
     [
         (leg(epoch(), epoch()), []),
-        (leg(epoch(), epoch(missing=[2])), ["epoch 2: missing [2] of 4 samples"]),
-        (leg(epoch(repeated=[1, 3])), ["epoch 1: repeated [1, 3] of 4 samples"]),
-        (leg(epoch(altered=[0])), ["epoch 1: altered [0] of 4 samples"]),
+        (leg(epoch(), epoch(missing=[2])), ["epoch 2: missing 1 of 4 samples: 2"]),
+        (leg(epoch(repeated=[1, 3])), ["epoch 1: repeated 2 of 4 samples: 1, 3"]),
+        (leg(epoch(altered=[0, 1, 2, 3])), ["epoch 1: altered 4 of 4 samples, first 0, 1, 2"]),
+        (leg(epoch(altered=[0])), ["epoch 1: altered 1 of 4 samples: 0"]),
         (leg(epoch(altered=[0]), steady=False), []),
-        (leg(epoch(in_order=False)), ["epoch 1: not in the sampler's order of 4 samples"]),
+        (leg(epoch(in_order=False)), ["epoch 1: not in the sampler's order"]),
     ],
 )
 def test_discrepancies(shown: dict[str, Any], found: list[str]) -> None:
