@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 # Not %{name} and ${name}: those are curl's and the shell's own.
 _PLACEHOLDER = re.compile(r"(?<![%$])\{([a-z][\w.]*)\}")
 # What stands for a value that nobody knows, where its name in capitals would not tell a reader what to put there.
-_READABLE = {"shm_need": "SIZE", "full_folder": ". /tmp /var/lib/docker ~", "python.executable": "python"}
+_READABLE = {
+    "shm_need": "SIZE",
+    "full_folder": ". /tmp /var/lib/docker ~",
+    "python.executable": "python",
+    "bind_option": "bind-recursive=readonly",
+}
 # Values that have to be judged, or that only the log knows: without them the command says nothing here.
 _NEEDED = frozenset({"index", "slurm_job"})
 

@@ -223,7 +223,9 @@ class Look:
         elif self.smallest is not None:
             smallest = size_text(self.smallest)
             self.report.saw(f"smallest of those tried that works: {smallest}")
-            told = f"a container for {self.need.ranks} ranks needs --shm-size={self.need.flag} or more"
+            fails = [size_text(size) for size in sorted(self.tried) if not self.tried[size].works]
+            failing = f" (too small: {', '.join(fails)}; {smallest} works)" if fails else ""
+            told = f"a container for {self.need.ranks} ranks needs --shm-size={self.need.flag} or more{failing}"
             self.report.sum_up(f"{told}{self.own}")
         if profiles and profiles != "host" and size_bytes(profiles) < self.need.total_bytes:
             evidence = f"the profile gives jobs a /dev/shm of {profiles}; {self.need.ranks} ranks take {self.need}"
