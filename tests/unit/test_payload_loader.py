@@ -184,7 +184,7 @@ def test_every_way_to_arrive_wrong_is_counted(children: Children, tmp_path: Path
 def test_other_values_in_the_workers_are_seen(children: Children) -> None:
     """A sample that the parent reads otherwise counts as altered."""
     leg = broken(children, "fork", "InWorkers")
-    assert discrepancies(leg) == [f"epoch {n}: altered {list(range(8))} of 8 samples" for n in (1, 2)]
+    assert discrepancies(leg) == [f"epoch {n}: altered 8 of 8 samples, first 0, 1, 2" for n in (1, 2)]
 
 
 def test_a_dataset_that_answers_otherwise_each_time_is_not_compared(children: Children) -> None:
