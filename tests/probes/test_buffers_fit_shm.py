@@ -241,7 +241,8 @@ def test_the_sweep_finds_the_smallest_size_that_works() -> None:
     assert "with ftruncate, as NCCL 2.12 to 2.18 does it, a process was killed by SIGBUS" in seen
     assert "smallest of those tried that works: 256m" in seen
     assert result["measures"]["smallest_working_shm_bytes"] == 256 << 20
-    assert result["gist"] == "a container for 2 ranks needs --shm-size=256m or more; this /dev/shm: 1.0 GiB"
+    small = "too small: 64m, 128m; 256m works"
+    assert result["gist"] == f"a container for 2 ranks needs --shm-size=256m or more ({small}); this /dev/shm: 1.0 GiB"
 
 
 def test_the_three_ways_to_fail_are_told_apart() -> None:
