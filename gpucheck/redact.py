@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MASK: Final = "[redacted]"
 _HIDDEN: Final[set[str]] = set()
 # Colours and cursors, whole; then what else a terminal would obey, but for line ends and tabs.
-_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?|\r")
+_ESCAPE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|.)?|\r")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _SHORTEST_SECRET: Final = 8
 

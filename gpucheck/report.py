@@ -98,16 +98,20 @@ class Report:
             return
         evidence = tuple(f"{label}: {line}" for line in finding.evidence) if label else finding.evidence
         finding = replace(finding, evidence=evidence, weight=weight or finding.weight)
-        if not (label and self._has(finding)):
+        if label:
+            self.take_once(finding)
+        else:
             self.findings.append(finding)
 
-    def _has(self, finding: Finding) -> bool:
-        """Whether that pitfall is here already, as heavy as this; its lines are then kept as evidence."""
+    def take_once(self, finding: Finding | None) -> None:
+        """Put a finding in; where that pitfall is here already, as heavy as this, its lines are evidence alone."""
+        if finding is None:
+            return
         weights = {earlier.weight for earlier in self.findings if earlier.pitfall == finding.pitfall}
-        known = bool(weights & {finding.weight, Verdict.BAD})
-        if known:
+        if weights & {finding.weight, Verdict.BAD}:
             self.evidence += finding.evidence
-        return known
+        else:
+            self.findings.append(finding)
 
     def explain(self, told: Unexplained | Failed) -> bool:
         """Whether the knowledge base knows what the words of a failure mean: a defect then, as sure as it is.
@@ -115,8 +119,7 @@ class Report:
         What an earlier leg has already found is more evidence, not a second defect.
         """
         finding = attribution.cause_of(told, self.facts)
-        if finding is not None and not self._has(finding):
-            self.findings.append(finding)
+        self.take_once(finding)
         return finding is not None
 
     def not_run(self, leg: str, why: str) -> None:

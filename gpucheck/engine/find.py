@@ -21,8 +21,6 @@ STARTS = {
     "docker": {"systemd": "systemctl start docker", "script": "service docker start", "none": "dockerd"},
     "podman": {"systemd": "systemctl start podman.socket"},
 }
-
-
 PACKAGES = {"docker": "docker.io", "podman": "podman"}
 
 

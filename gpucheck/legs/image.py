@@ -80,7 +80,7 @@ class OnGpus:
         """The image where it is the cause; raises Unable for what another probe says of the engine."""
         if finding is None or finding.pitfall not in image_inside.OF_AN_IMAGE:
             raise Unable(f"a container of the image with a GPU: {said}", blocked_by=OF_THE_ENGINE)
-        self.look.take(finding)
+        self.report.take_once(finding)
 
     def compute(self, how: dict[str, Any], spared: list[str]) -> None:
         """A product on each GPU by the image's torch."""
@@ -93,6 +93,6 @@ class OnGpus:
             raise Unable("a GPU that torch of the image shows", blocked_by=OF_THE_ENGINE)
         for kernel in seen.kernels.values():
             card = f"GPU {kernel.ordinal} of the container"
-            self.look.take(computation.judge(kernel, card))
+            self.report.take_once(computation.judge(kernel, card))
             if kernel.is_right:
                 self.report.saw(f"{card}: a product by torch of the image is right ({kernel.kernel_s:.2f} s)")

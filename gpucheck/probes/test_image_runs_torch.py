@@ -30,11 +30,15 @@ from gpucheck.judgement.wheel import Installed
 from gpucheck.legs.image import LOOK_S, OnGpus
 from gpucheck.legs.replies import value_of
 from gpucheck.process import Failure, Value
-from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained, Verdict
+from gpucheck.verdict import Bug, NotApplicable, Unable, Unexplained
 
 if TYPE_CHECKING:
     from gpucheck.facts import Facts
+    from gpucheck.fixtures import Child, Containers
     from gpucheck.judgement.image_config import Image
+    from gpucheck.process import Reply
+    from gpucheck.profile import Options
+    from gpucheck.report import Report
     from gpucheck.verdict import Finding
 
 pytestmark = pytest.mark.probe(
@@ -51,7 +55,9 @@ READ_S = 10.0
 IMPORT_S = 60.0
 
 
-def test_image_runs_torch(report: Any, host: Facts, options: Any, child: Any, container: Any, image: Image) -> None:
+def test_image_runs_torch(
+    report: Report, host: Facts, options: Options, child: Child, container: Containers, image: Image
+) -> None:
     """One image: what it says of itself, what is in it, what that is worth here."""
     look = Look(report, host, options, container, image)
     with report.leg("configuration"):
@@ -73,7 +79,7 @@ def test_image_runs_torch(report: Any, host: Facts, options: Any, child: Any, co
 class Look:
     """One image on this host: what was seen so far, and the ways to see more."""
 
-    def __init__(self, report: Any, host: Facts, options: Any, container: Any, image: Image) -> None:
+    def __init__(self, report: Report, host: Facts, options: Options, container: Containers, image: Image) -> None:
         self.report, self.host, self.options = report, host, options
         self.container, self.image = container, image
         self.gpus = [Gpu.parse(told) for told in host.known("nvml.gpus") or ()]
@@ -92,16 +98,6 @@ class Look:
             return f"the profile expects {', '.join(self.expected)}"
         return ", ".join(expectation["who"] for expectation in self.host.known("gpu.expected") or ()) or None
 
-    def take(self, finding: Finding | None) -> None:
-        """Put a finding into the report; a second of the same pitfall is more evidence for the first."""
-        if finding is None:
-            return
-        weights = {earlier.weight for earlier in self.report.findings if earlier.pitfall == finding.pitfall}
-        if weights & {finding.weight, Verdict.BAD}:
-            self.report.evidence += finding.evidence
-        else:
-            self.report.findings.append(finding)
-
     def leave_out(self, why: str, *legs: str) -> None:
         """Legs that a finding makes pointless."""
         for leg in legs:
@@ -113,18 +109,18 @@ class Look:
             raise Unable("torch: it could not be imported")
         return Seen.parse(self.told["seen"])
 
-    def run(self, payload: str, args: dict[str, Any], **how: Any) -> Any:
+    def run(self, payload: str, args: dict[str, Any], **how: Any) -> Reply:
         """The reply of a payload in a container of the image."""
         return self.container(payload, args, image=self.image.id, python=self.python, **how)
 
     # The legs
 
-    def at_configuration(self, child: Any) -> bool:
+    def at_configuration(self, child: Child) -> bool:
         """What the engine says of it; whether it can be run at all."""
         label = self.container.engine.label
         self.report.saw(f"{label} has {self.image.name}: {self.image.platform}, {self.image.id[:19]}")
         for finding in image_config.environment(self.image, self.wants_gpus):
-            self.take(finding)
+            self.report.take_once(finding)
         machine = platform.machine()
         if image_config.is_native(self.image, machine):
             return True
@@ -132,7 +128,7 @@ class Look:
         texts = value_of(child("read_files", {"paths": paths}, warm=False, deadline_s=READ_S), "the kernel's emulators")
         handler = next((text for text in texts.values() if text), None)
         finding = image_config.foreign(self.image, machine, handler, self.wants_gpus)
-        self.take(finding)
+        self.report.take_once(finding)
         return image_config.is_emulated(self.image, handler)
 
     def at_import(self) -> bool:
@@ -148,7 +144,7 @@ class Look:
                 self.told = told
                 break
         if not tried:
-            self.take(image_inside.no_python(self.image, PYTHONS))
+            self.report.take_once(image_inside.no_python(self.image, PYTHONS))
             return False
         return self.judge_import(tuple(tried.values()))
 
@@ -171,7 +167,7 @@ class Look:
         told, kind = self.told, self.container.engine.hello.kind
         self.report.evidence += pythons
         for finding in image_inside.files(told["files"], self.image, self.version, self.wants_gpus):
-            self.take(finding)
+            self.report.take_once(finding)
         # What tells causes apart is in the image: this host's own Python has another numpy.
         self.report.facts = lambda _: image_inside.facts_of(told, self.image, kind, self.host)
         if (fault := computation.import_fault(told["torch"])) is not None:
@@ -196,7 +192,7 @@ class Look:
         known = Unexplained(fault.evidence[0], torch["text"], *fault.evidence[1:], known=(image_inside.GENERAL,))
         general = fault.pitfall == image_inside.GENERAL and image_inside.says_why(torch)
         if not general or not self.report.explain(known):
-            self.take(fault)
+            self.report.take_once(fault)
 
     def at_kernel_images(self) -> None:
         """The GPU code in torch, for each capability that is here or expected."""
@@ -205,14 +201,14 @@ class Look:
         if self.wants_gpus and seen.cuda_build is None:
             devices = (capability for capability, _ in wanted)
             fitting = wheels_for(*devices, machine=platform.machine(), driver=self.cuda)
-            self.take(computation.cpu_only(None, seen.version, fitting, seen.hip_build))
+            self.report.take_once(computation.cpu_only(None, seen.version, fitting, seen.hip_build))
             return
         if not wanted:
             raise self.no_capability()
         installed = self.installed(seen)
         for capability, driver in wanted:
             finding = wheel.judge(installed, capability, driver)
-            self.take(finding)
+            self.report.take_once(finding)
             if finding is None:
                 how = wheel.how(installed, capability, driver).value
                 self.report.saw(f"{name_of(capability)}: {installed} {how}")
@@ -248,7 +244,7 @@ class Look:
                 raise Unable(f"whether there is a driver: {module.why}", blocked_by=presence.PROBE)
             raise NotApplicable("driver.module_version", "no NVIDIA driver is loaded here", module.source)
         for demand in image_config.unmet(self.image, self.driver):
-            self.take(demand)
+            self.report.take_once(demand)
         seen = self.torch()
         if seen.cuda_build is None:
             raise NotApplicable("torch.cuda_build", f"{seen.build} needs no driver", self.image.name)
@@ -261,7 +257,7 @@ class Look:
         if finding is not None and compat is not None:
             self.report.saw(f"{compat} stands in for a newer driver; only data-centre GPUs take it")
             return
-        self.take(finding)
+        self.report.take_once(finding)
         self.report.saw(f"torch's CUDA {toolkit}; the driver {self.version or ''} supports CUDA {self.cuda}")
 
     @property

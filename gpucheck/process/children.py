@@ -130,7 +130,7 @@ class Children:
             report = talk.report(_left_s(ends), follow.tick if follow else lambda: None)
             if report is not None:
                 if follow:
-                    follow.tick()
+                    follow.finish()
                 return Heard(report)
             talk.say("dump")
             time.sleep(DUMP_GRACE_S)

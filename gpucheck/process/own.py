@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 
 PLACE = Path(__file__).parents[2]
-# In front only where it is not on the path: a folder of packages is no place to look for the standard library's.
+# Not the folder in which the operator stands, where a json.py of theirs may lie. And in front only what is not on the
+# path: a folder of packages is no place to look for the standard library's.
 _START = """
-import runpy, sys
+import sys
 _, place, name = sys.argv[:3]
 del sys.argv[1:3]
+sys.path[:] = [folder for folder in sys.path if folder]
 if place not in sys.path:
     sys.path.insert(0, place)
+import runpy
 runpy.run_module(name, run_name="__main__", alter_sys=True)
 """.strip()
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import regular
+from gpucheck.payload import bounded
 
 if TYPE_CHECKING:
     import socket
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 PAYLOADS = Path(__file__).parents[1] / "payload"
 KILL_GRACE_S = 4.0
 SEND_S = 5.0
-MOST_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
+TICK_CHUNKS = 4
+LAST_CHUNKS = 256
+LINE_BYTES = 16 << 20
 LOST = MappingProxyType({"lost": True})
 
 
@@ -68,23 +72,35 @@ class Conversation:
 
 
 class Follow:
-    """Passes on each whole line that somebody appends to a file."""
+    """Passes on each whole line that somebody appends to a file, of any length up to LINE_BYTES."""
 
     def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         self.path = path
         self.tell = tell
         self.seen = 0
+        self.begun = b""
 
     def tick(self) -> None:
-        """Look for new lines."""
-        try:
-            fresh = regular.read(self.path, MOST_BYTES, start=self.seen)
-        except OSError:
-            return
-        whole = fresh[: fresh.rfind(b"\n") + 1]
-        self.seen += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
-            self.tell(line)
+        """Look for new lines, of which a flood may leave some for the next time."""
+        self._take(TICK_CHUNKS)
+
+    def finish(self) -> None:
+        """All that is left, when nobody appends any more; a flood ends somewhere."""
+        self._take(LAST_CHUNKS)
+
+    def _take(self, chunks: int) -> None:
+        for _ in range(chunks):
+            try:
+                fresh = regular.read(self.path, CHUNK_BYTES, start=self.seen)
+            except OSError:
+                return
+            self.seen += len(fresh)
+            *lines, rest = (self.begun + fresh).split(b"\n")
+            self.begun = rest[:LINE_BYTES]
+            for line in lines:
+                self.tell(line.decode(errors="replace"))
+            if len(fresh) < CHUNK_BYTES:
+                return
 
 
 def _start(argv: Sequence[str], pass_fds: Iterable[int], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -108,7 +124,6 @@ def supervisor(conn: socket.socket, env: Mapping[str, str], also: Iterable[int] 
 
 def wait(process: subprocess.Popen[bytes]) -> None:
     """Collect a process that is about to end; one that is not is killed."""
-    try:
-        process.wait(KILL_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    bounded.wait(process, KILL_GRACE_S)
+    if process.returncode is None:
+        bounded.kill(process)

@@ -37,6 +37,7 @@ class Controller:
         self.user_failed = 0
         self.collect_failed = False
         self.interrupted = False
+        self.meddled = False  # a hook of the user's failed an item of ours
         self.done = False
         self.until_closed = ExitStack()
 
@@ -91,6 +92,7 @@ class Controller:
             self.user_passed += report.when == "call" and report.passed
             self.user_failed += report.failed
         elif report.failed:
+            self.meddled |= row["outcome"] != "failed"
             report.longrepr = Longrepr(row)  # type: ignore[assignment]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -126,5 +128,7 @@ class Controller:
         if not self.done:
             return status
         own = self.run.status(self.user_passed, self.user_failed + self.collect_failed)
-        # What failed the session beside tests (a plugin's threshold, `session.shouldstop`) is not ours to forgive.
-        return status if own in (Exit.OK, Exit.NOTHING_JUDGED) and status not in (Exit.OK, own, NO_TESTS) else int(own)
+        # What failed the session beside tests (a plugin's threshold, `session.shouldstop`) is not ours to forgive; what
+        # the user's hooks do to our items is.
+        forgiven = self.meddled or status in (Exit.OK, NO_TESTS)
+        return int(own) if forgiven or own not in (Exit.OK, Exit.NOTHING_JUDGED) else status

@@ -27,7 +27,8 @@ def lines(run: Run, status: Exit) -> Iterator[str]:
     if not hermetic.has_belt():
         yield "pytest-timeout is not installed here: only gpucheck's own deadlines guard this run"
     # Also where the user's own tests make a green: nobody looked at the machine, and that is said.
-    if status is Exit.NOTHING_JUDGED or (run.began and not run.faults and not run.ledger.account.items):
+    plan = run.ledger.account.plan
+    if status is Exit.NOTHING_JUDGED or (plan is not None and not plan.items and not run.faults):
         yield _emptied(run)
     if run.ledger.record.error:
         yield f"the record could not be written ({run.ledger.record.error}): its rows went to stderr"

@@ -195,6 +195,16 @@ def test_what_else_fails_the_users_session_is_not_forgiven(bench: Bench, conftes
     assert bench.run("test_mine.py", keyword="site_ok or mine").status in (1, 2)
 
 
+def test_what_hooks_do_to_our_items_is_no_verdict(bench: Bench) -> None:
+    """A hook of the user's that fails our items changes their report, not the exit status."""
+    bench.probe("site_ok", "report.saw('x')")
+    fails = "def pytest_runtest_setup(item):\n    assert 'gpucheck' not in item.nodeid\n"
+    bench.write(conftest_py=fails, test_mine_py="def test_mine(): pass\n")
+    ran = bench.run("test_mine.py", keyword="site_ok or mine")
+    assert ran.status == 0, ran.out
+    assert ran.verdicts == {"site-ok": "ok"}
+
+
 def test_a_full_disk_under_a_probe_is_not_our_bug(bench: Bench) -> None:
     """No room is the machine's: the probe could not look."""
     bench.probe("site_full", "raise OSError(28, 'No space left on device', '/tmp/x')")

@@ -20,8 +20,10 @@ import pytest
 from gpucheck.judgement.hello import Hello
 from gpucheck.judgement.image_config import Image
 from gpucheck.process import Ended, NoAnswer, Reply, Value
+from gpucheck.record import result_row
+from gpucheck.redact import redacted
 from gpucheck.report import Report
-from gpucheck.verdict import Finding, Result, Subject, Verdict
+from gpucheck.verdict import Result, Subject, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -282,6 +284,16 @@ def test_an_import_that_fails(
     assert words in text(result)
     assert f"python3 is {images.PYTHON}" in text(result)
     assert [missed.why for missed in result.not_run] == ["torch cannot be imported"] * 3
+
+
+def test_a_secret_of_the_image_in_its_own_error(judge: Judge, bakery: Any, python: str) -> None:
+    """What an import complains about may quote a variable of the image: its value reaches no row of the record."""
+    raises = "import os; raise ImportError('refused for ' + os.environ['API_TOKEN_PROD'])"
+    name = bakery.altered(python, "told-0", files={f"{SITE}/torch/__init__.py": raises})
+    result = judge(bakery.altered(name, "told", "ENV API_TOKEN_PROD=swordfish-of-the-image"))
+    written = json.dumps(redacted(result_row(result)))
+    assert "refused for [redacted]" in written
+    assert "swordfish" not in written
 
 
 def test_a_library_of_torch_that_is_gone(judge: Judge, bakery: Any, torch: str) -> None:
@@ -603,15 +615,3 @@ def test_nothing_is_left(container: Any) -> None:
     mine = [thing["kind"] for thing in marked if thing["labels"]["gpucheck.run"] == container.engine.owner.run]
     assert mine == []
     assert os.environ["LD_LIBRARY_PATH"] == "/nonexistent/of/the/host"
-
-
-def test_what_is_bad_is_not_lost_behind_what_is_degraded() -> None:
-    """Two variables hide the GPUs, the one where the engine sets it anew, the other for good: the row is bad."""
-    module = drive.load(PROBE)
-    report = Report("image-runs-torch", "a probe", Subject("image", "x", "x"))
-    options = drive.options_of({}, {})
-    look = module.Look(report, drive.facts_of(NO_GPU), options, PlayedContainers(), None)
-    for weight in (Verdict.DEGRADED, Verdict.BAD, Verdict.DEGRADED):
-        look.take(Finding("hidden-by-environment", weight, (weight.value,)))
-    assert [finding.weight for finding in report.findings] == [Verdict.DEGRADED, Verdict.BAD]
-    assert report.evidence == ["degraded"]

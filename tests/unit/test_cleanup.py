@@ -40,6 +40,16 @@ def test_an_engine_that_is_gone_is_named_and_the_folder_goes_all_the_same() -> N
         assert not folder.exists()
 
 
+def test_files_of_the_operators_folder_are_no_modules_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A json.py where the operator stands must not break the clean-up, which would leave containers."""
+    for name in ("json", "runpy", "signal", "gpucheck"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    with scratch.folder(owner.this_run()) as folder:
+        (line,) = cleanup.conclude(a_run_that_used_an_engine(folder), folder)
+    assert line.startswith("the engine could not be asked to remove what this run made")
+
+
 def test_a_clean_up_that_breaks_in_the_middle_still_removes_the_folder(tmp_path: Path) -> None:
     """Whatever goes wrong on the way (here: the folder has lost its parts), the run's folder does not stay."""
     folder = tmp_path / "run"

@@ -230,3 +230,4 @@ def test_nothing_that_a_terminal_would_obey_is_written() -> None:
     """Colours, cursors, titles and bells of a payload's text reach neither the record nor a screen."""
     text = "a\x1b[2Jb\x1b]0;title\x07c\x1b[31mred\x1b[0m\x08d\r\n\te\x9b1m"
     assert redacted({"x": [text]}) == {"x": ["abcred?d\n\te?1m"]}
+    assert redacted("\x1b]0;begun\nand what follows") == "0;begun\nand what follows"

@@ -100,3 +100,19 @@ def test_a_row_is_not_glued_to_a_torn_one(tmp_path: Path) -> None:
     record.Record(path, "RUN").append("run", {"n": 2})
     assert [row["n"] for row in record.read(path)] == [1, 2]
     assert json.loads(path.read_text().splitlines()[-1])["run"] == "RUN"
+
+
+def test_long_lines_and_many_are_all_told(tmp_path: Path) -> None:
+    """More than is taken at one look comes with the next ones, the rest at the end; a line may be megabytes long."""
+    path, told = tmp_path / "x", list[str]()
+    follow = Follow(path, told.append)
+    lines = ["x" * (3 << 20), *(str(n).rjust(1000) for n in range(9000)), "the last"]
+    path.write_text("\n".join(lines))
+    follow.tick()
+    assert 0 < len(told) < len(lines) - 1
+    follow.finish()
+    assert told == lines[:-1]
+    with path.open("a") as stream:
+        stream.write("\n")
+    follow.tick()
+    assert told == lines

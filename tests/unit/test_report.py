@@ -63,3 +63,12 @@ def test_findings_of_different_things_stay_apart(report: Report) -> None:
     report.degraded("jit-only", "slow at first")
     assert [found.pitfall for found in report.findings] == ["gpu-lost", "gpu-lost", "jit-only"]
     assert report.findings[2] == degraded("jit-only", "slow at first")
+
+
+def test_what_is_bad_is_not_lost_behind_what_is_degraded(report: Report) -> None:
+    """The same pitfall again is evidence; a heavier one of it is a finding."""
+    report.take_once(None)
+    for make in (degraded, bad, degraded, bad):
+        report.take_once(make("hidden-by-environment", make.__name__))
+    assert [finding.weight for finding in report.findings] == [Verdict.DEGRADED, Verdict.BAD]
+    assert report.evidence == ["degraded", "bad"]
