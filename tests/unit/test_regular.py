@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,14 @@ TRAPS = pytest.mark.parametrize("what", ["pipe", "folder", "device", "link"])
 def test_only_a_regular_file_is_read(tmp_path: Path, what: str) -> None:
     """Everything else is an OSError at once."""
     lay(tmp_path / "x", what)
+    with pytest.raises(OSError, match=r"."):
+        regular.read(tmp_path / "x", 10)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    """One that gives bytes for ever, laid there by somebody who may."""
+    os.mknod(tmp_path / "x", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
     with pytest.raises(OSError, match=r"."):
         regular.read(tmp_path / "x", 10)
 
